@@ -52,6 +52,12 @@ class Model(NamedTuple):
     def has_lengths(self) -> bool:
         return self.lengths == "behind"
 
+    def on_cpu(self) -> "Model":
+        """The model as CPUs run it: in float32, with few sequences and steps."""
+        row = self.row
+        sizes = {"batch": min(row.batch, 8), "time": min(row.time, 100)}
+        return self._replace(row=dataclasses.replace(row, **sizes, type="float32"))
+
     def least_seconds(self, training: bool) -> float:
         """The yardstick: the longer of what the products and the chain of steps need.
 

@@ -1,4 +1,4 @@
-"""Times the recurrent part of models that people train, beside PyTorch and Keras, on GPUs.
+"""Times the recurrent part of models that people train, beside PyTorch and Keras.
 
 On the GPU machine, in the root of the repository:
 
@@ -7,7 +7,8 @@ On the GPU machine, in the root of the repository:
 adds a line for each measurement to the file: for the models of models.json that are marked as core
 ones, in some minutes. `--all` times every model, `--only=NAME,…` the named ones, and
 `--system=SYSTEM,…` leaves the other systems out. Each GPU that is visible takes one model after the
-other. Anywhere, from this file:
+other. With `--device=cpu`, a CPU runs them, in float32, with at most 8 sequences of 100 steps.
+Anywhere, from this file:
 
     python -m benchmarks.models --output=benchmarks/results/models.jsonl --report
 
@@ -24,8 +25,8 @@ fastest, and where there are two ways, both are timed and the faster one counts:
 * PyTorch: one layer; sequences packed in each step, or padded and read to their end;
 * Keras: its layers in a `tf.function`, with a mask; with cuDNN where Keras uses it, or compiled.
 
-Each model and system has a process of its own, alone on its GPU; it imports its libraries while the
-process before it measures. A sample is the time of steps that run back to back for about 0.1 s, at
+Each model and system has a process of its own, alone on its device; it imports its libraries while
+the process before it measures. A sample is the time of steps that run back to back for about 0.1 s, at
 least one; the device is waited for at its end. The median of five samples counts. The peak of
 memory is the most that tensors hold at once in steps of training, by the framework's allocator.
 """
@@ -43,12 +44,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import gpu_environment, gpu_timing, models_page, systems
+from benchmarks import cpu_timing, gpu_environment, gpu_timing, models_page, systems
 from benchmarks.gpu_lengths_rows import DRAWS
 from benchmarks.model_list import Model, models
 from benchmarks.models_page import SYSTEMS
 
 SAMPLE_SECONDS, SAMPLES = 0.1, 5
+CPU = "-1"  # What CUDA_VISIBLE_DEVICES is for it.
 # A process that takes longer is ended: one that cannot be compiled, say.
 LIMIT_SECONDS = 100
 
@@ -86,10 +88,10 @@ def measure(model: Model, system: str) -> Iterator[dict[str, Any]]:
             for index in range(2):
                 step(index)
             framework.wait()
-            framework.peak_bytes()
-            for index in range(DRAWS):
-                step(index)
-            framework.wait()
+            if framework.peak_bytes() is not None:  # From here on, it is that of the steps alone.
+                for index in range(DRAWS):
+                    step(index)
+                framework.wait()
             line["peak_bytes"] = framework.peak_bytes()
             samples = gpu_timing.sample_in_turns(
                 {variant: step}, framework.wait, samples_of_each=SAMPLES
@@ -102,7 +104,7 @@ def measure(model: Model, system: str) -> Iterator[dict[str, Any]]:
         gc.collect()
 
 
-def _work(model: Model, system: str, commit: str) -> None:
+def _work(model: Model, system: str, commit: str, on_cpu: bool) -> None:
     """Writes what is measured of a model to stdout, once there is a line in stdin."""
     gpu_timing.SAMPLE_SECONDS = SAMPLE_SECONDS
     versions = systems.FRAMEWORKS[system].versions()  # This imports the framework.
@@ -110,7 +112,10 @@ def _work(model: Model, system: str, commit: str) -> None:
         import cudnn_rnn_tf  # noqa: F401 - So that it is there when its turn comes.
     if not sys.stdin.readline():
         return
-    environment = {**gpu_environment.environment(commit), **versions}
+    about = cpu_timing.environment() if on_cpu else gpu_environment.environment(commit)
+    for name in ("date", "load average before the run"):  # Those of all processes are one.
+        about.pop(name, None)
+    environment = {**about, "commit": commit, **versions}
     print(json.dumps({"system": system, "environment": environment}), flush=True)
     for line in measure(model, system):
         print(json.dumps(line), flush=True)
@@ -140,6 +145,7 @@ def _start(job: tuple[Model, str] | None, gpu: str, commit: str) -> Any:
     model, system = job
     command = [*(sys.executable, "-m", "benchmarks.models"), f"--only={model.name}"]
     command += [f"--worker={system}", f"--commit={commit}"]
+    command += ["--device=cpu"] if gpu == CPU else []
     process = subprocess.Popen(
         command,
         env=gpu_environment.variables_of(gpu),
@@ -170,7 +176,9 @@ def _run_on(gpu: str, jobs: Iterator[tuple[Model, str]], results: Results, commi
             results.add(json.dumps(line))
 
 
-def _measure(chosen: list[Model], chosen_systems: list[str], output: str, commit: str) -> None:
+def _measure(
+    chosen: list[Model], chosen_systems: list[str], output: str, commit: str, on_cpu: bool
+) -> None:
     results = Results(pathlib.Path(output))
     waiting: queue.SimpleQueue[Model] = queue.SimpleQueue()
     for model in chosen:
@@ -186,7 +194,7 @@ def _measure(chosen: list[Model], chosen_systems: list[str], output: str, commit
 
     threads = [
         threading.Thread(target=_run_on, args=(gpu, jobs(), results, commit))
-        for gpu in gpu_environment.visible_gpus()
+        for gpu in ([CPU] if on_cpu else gpu_environment.visible_gpus())
     ]
     for thread in threads:
         thread.start()
@@ -203,6 +211,7 @@ def main() -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--core", action="store_true", help="The core models (the default).")
     which.add_argument("--all", action="store_true", help="All models.")
+    parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu", help="What runs them.")
     parser.add_argument("--report", action="store_true", help="Write the page and its plot.")
     parser.add_argument("--worker", choices=list(SYSTEMS), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -217,10 +226,12 @@ def main() -> None:
     chosen = [
         model for model in models() if (model.name in named if named else model.core or options.all)
     ]
+    on_cpu = options.device == "cpu"
     if options.worker:
-        _work(chosen[0], options.worker, options.commit)
+        model = chosen[0].on_cpu() if on_cpu else chosen[0]
+        _work(model, options.worker, options.commit, on_cpu)
     else:
-        _measure(chosen, chosen_systems, options.output, options.commit)
+        _measure(chosen, chosen_systems, options.output, options.commit, on_cpu)
 
 
 if __name__ == "__main__":

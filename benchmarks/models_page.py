@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks import gpu_environment, pages
-from benchmarks.model_list import Model, models
+from benchmarks.model_list import PEAK_FLOPS, Model, models
 
 SYSTEMS = {"cudnn_rnn_tf": "this package", "torch": "PyTorch", "keras": "Keras"}
 OURS, *OTHERS = SYSTEMS
@@ -19,9 +19,14 @@ library counts. *times as fast* is the time of the faster of PyTorch and Keras o
 above 1, this package is faster. A dash means that the library has no such layer, or that the row
 was not measured.
 
+"""
+OF_SHARE = """
 *share* is a yardstick's part of this package's time. The yardstick is the longer of two times: the
 products of matrices of the steps that are read, at the chip's dense peak for the type, and 1.7 µs
 for each step of a layer in each pass. Small layers can be faster than that.
+"""
+ON_CPU = """
+A CPU ran the models in float32, with at most 8 sequences of 100 steps.
 """
 
 
@@ -75,6 +80,8 @@ def ratio(times: Times, model: Model, training: bool) -> float | None:
 def share(times: Times, model: Model, training: bool) -> float | None:
     """Returns the yardstick's part of this package's time."""
     ours = times.get((model.name, OURS, training))
+    if model.row.type not in PEAK_FLOPS:
+        return None
     return 1e3 * model.least_seconds(training) / ours.milliseconds if ours else None
 
 
@@ -103,7 +110,8 @@ def _times_table(times: Times, chosen: Sequence[Model], training: bool) -> str:
                 row[f"{title}, ms"] += f" ({measured.variant})" if measured else ""
         fast, part = ratio(times, model, training), share(times, model, training)
         row["times as fast"] = f"{fast:.2f}" if fast else "–"
-        row["share"] = f"{part:.0%}" if part else "–"
+        if model.row.type in PEAK_FLOPS:
+            row["share"] = f"{part:.0%}" if part else "–"
         cells.append(row)
     return pages.table_of(cells)
 
@@ -127,14 +135,20 @@ def _order(times: Times, chosen: Sequence[Model]) -> list[Model]:
     return sorted(chosen, key=lambda model: ratio(times, model, True) or 0)
 
 
+def _described(about: dict[str, str]) -> str:
+    if "GPU" not in about:
+        return pages.listed(about)
+    return pages.listed({**about, "GPU": gpu_environment.describe_gpus(about["GPU"])})
+
+
 def page(path: pathlib.Path) -> str:
     """Returns the page for a file of results."""
     times, environments, reasons = read(path)
+    on_gpu = "GPU" in environments[0]
     timed = {name for name, _, _ in times}
-    chosen = _order(times, [model for model in models() if model.name in timed])
+    listed = [model if on_gpu else model.on_cpu() for model in models() if model.name in timed]
+    chosen = _order(times, listed)
     core = [model for model in chosen if model.core]
-    described = dict.fromkeys(pages.listed(about) for about in environments)
-    gpus = dict.fromkeys(gpu_environment.describe_gpus(about["GPU"]) for about in environments)
     summary = "; ".join(
         f"{name} {_means(ratio(times, model, training) for model in core)}"
         for name, training in (("training", True), ("inference", False))
@@ -143,22 +157,27 @@ def page(path: pathlib.Path) -> str:
         "# Models that people train",
         f"![How many times as fast as the faster of PyTorch and Keras, by model]({path.stem}.svg)",
         INTRODUCTION.strip(),
+        (OF_SHARE if on_gpu else ON_CPU).strip(),
         f"Geometric means of *times as fast* over {len(core)} core models: {summary}.",
-        f"GPU: {'; '.join(gpus)}. Each process saw one GPU. Environments: {'; '.join(described)}.",
+        f"Ran with: {'; '.join(dict.fromkeys(map(_described, environments)))}.",
         "## Training",
         _times_table(times, chosen, True),
         "## Inference",
         _times_table(times, chosen, False),
-        "## Memory at the peak of a training step",
-        "What tensors hold, by the framework's allocator, inputs and gradients included. *spread*"
-        " is the range of five samples as a part of their median, in training, in the same order.",
-        _memory_table(times, chosen),
         "## Where the models are from",
         pages.table(
             ["model", "name here", "source", "note"],
             [[model.title, f"`{model.name}`", model.source, model.note] for model in chosen],
         ),
     ]
+    if on_gpu:
+        parts += [
+            "## Memory at the peak of a training step",
+            "What tensors hold, by the framework's allocator, inputs and gradients included."
+            " *spread* is the range of five samples as a part of their median, in training, in the"
+            " same order.",
+            _memory_table(times, chosen),
+        ]
     if reasons:
         parts += ["## What failed", "\n".join(f"* {reason}" for reason in reasons)]
     command = "python -m benchmarks.models --report"
@@ -171,10 +190,10 @@ def write(path: pathlib.Path) -> None:
     times, environments, _ = read(path)
     chosen = [model for model in models() if model.core and ratio(times, model, True)]
     chosen = _order(times, chosen)[::-1]
-    gpu = environments[-1]["GPU"].partition(",")[0]
+    device = environments[-1].get("GPU", "a CPU").partition(",")[0].replace("NVIDIA", "an")
     pages.plot_ratios(
         path.with_suffix(".svg"),
-        f"Times as fast as the faster of PyTorch and Keras, on an {gpu.removeprefix('NVIDIA ')}",
+        f"Times as fast as the faster of PyTorch and Keras, on {device}",
         [model.title for model in chosen],
         {
             "training": [ratio(times, model, True) for model in chosen],

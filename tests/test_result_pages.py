@@ -394,6 +394,10 @@ def test_page_of_models_compares_with_the_faster_library(tmp_path):
     plot = path.with_suffix(".svg").read_text()
     assert ">Mozilla DeepSpeech</text>" in plot and ">ELMo<" not in plot and ">0.75</text>" in plot
     assert xml.etree.ElementTree.fromstring(plot).tag.endswith("svg")
+    # Of a CPU, there is no yardstick, and sizes are others.
+    path.write_text("".join(json.dumps(one) + "\n" for one in [{"environment": {}}, *lines[1:]]))
+    of_training, *_ = tables(models_page.page(path))
+    assert of_training[0][-1] == "times as fast" and "B8 T100, float32" in of_training[3][1]
 
 
 def test_networks_of_the_rule_are_random_and_its_page_counts_what_is_lost(tmp_path):
