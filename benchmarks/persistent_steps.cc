@@ -115,7 +115,8 @@ float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
                           : request.num_dirs;
   const size_t item = SizeOf(request.dtype), units = request.num_units;
   const size_t batch = request.batch_size, rows = batch * steps;
-  const size_t gates = NumGates(request.rnn_mode), slots = gates > 1 ? 4 : 1;
+  const size_t gates = KindOf(request.rnn_mode).num_gates,
+               slots = KindOf(request.rnn_mode).num_slots;
   const int of_team = candidate.division.shape.rows();
   const int teams = (request.batch_size + of_team - 1) / of_team;
   const Sequences sequences = {

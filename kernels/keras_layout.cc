@@ -25,8 +25,7 @@ KerasLayout::KerasLayout(const RnnSpec& spec) {
     common.dir = index % spec.num_dirs();
     common.gates = spec.num_gates();
     common.units = spec.num_units;
-    // Keras has a GRU's update gate before its reset gate.
-    common.swaps_gates = spec.is_gru();
+    common.swaps_gates = spec.kind().swaps_gates;
     const auto weight = [&](const char* kind, int64_t fan_in, int64_t offset) {
       KerasTensor tensor = common;
       tensor.kind = kind;

@@ -1,20 +1,6 @@
 #include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
-namespace {
-
-const char* GateName(RnnMode mode, int64_t gate) {
-  constexpr const char* kLstmGates[] = {"input_gate_", "forget_gate_",
-                                        "cell_candidate_", "output_gate_"};
-  constexpr const char* kGruGates[] = {"reset_gate_", "update_gate_",
-                                       "candidate_"};
-  if (mode == RnnMode::kLstm) return kLstmGates[gate];
-  if (IsGru(mode)) return kGruGates[gate];
-  return "";
-}
-
-}  // namespace
-
 std::vector<int64_t> ParamBlock::Shape() const {
   if (is_bias) return {rows};
   return {rows, cols};
@@ -23,9 +9,10 @@ std::vector<int64_t> ParamBlock::Shape() const {
 std::string ParamBlock::Name() const {
   std::string name = "layer_" + std::to_string(layer) +
                      (dir == 0 ? "_forward_" : "_backward_");
-  const int64_t gates = NumGates(rnn_mode);
+  const CellKind& kind = KindOf(rnn_mode);
+  const int64_t gates = kind.num_gates;
   if (linear_layer_id == 2 * gates) return name + "projection_kernel";
-  name += GateName(rnn_mode, linear_layer_id % gates);
+  name += kind.gates[linear_layer_id % gates];
   if (linear_layer_id >= gates) name += "recurrent_";
   return name + (is_bias ? "bias" : "kernel");
 }

@@ -1,9 +1,11 @@
 #include "kernels/rnn_spec.h"
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 namespace cudnn_rnn_tf {
@@ -15,12 +17,54 @@ struct Named {
   E value;
 };
 
-constexpr Named<RnnMode> kRnnModes[] = {
-    {"lstm", RnnMode::kLstm},
-    {"gru", RnnMode::kGru},
-    {"rnn_tanh", RnnMode::kRnnTanh},
-    {"rnn_relu", RnnMode::kRnnRelu},
-    {"gru_reset_before", RnnMode::kGruResetBefore}};
+#include "kernels/cells/cells.h"
+
+template <typename Cell>
+struct Row {
+  CellKind kind;
+};
+template <typename... Cells>
+constexpr std::array<CellKind, sizeof...(Cells)> MakeKinds(Row<Cells>... row) {
+  static_assert(std::is_same_v<CellList<Cells...>, AllCells>,
+                "the rows have the order of AllCells");
+  static_assert(sizeof...(Cells) == static_cast<size_t>(RnnMode::kCount),
+                "every RnnMode has a row");
+  ((row.kind.num_gates = Cells::kGates,
+    row.kind.joint_gates = Cells::kJointGates,
+    row.kind.gates_of_h = Cells::kGatesOfH, row.kind.num_slots = Cells::kSlots,
+    row.kind.resets_before = Cells::kResetsBefore,
+    row.kind.has_c = Cells::kHasC, row.kind.reads_h = Cells::kReadsH),
+   ...);
+  return {row.kind...};
+}
+
+constexpr const char* kLstmGates[] = {"input_gate_", "forget_gate_",
+                                      "cell_candidate_", "output_gate_"};
+constexpr const char* kGruGates[] = {"reset_gate_", "update_gate_",
+                                     "candidate_"};
+constexpr const char* kOneGate[] = {""};
+
+// cuDNN's numbers are those of CUDNN_RNN_RELU, CUDNN_RNN_TANH, CUDNN_LSTM and
+// CUDNN_GRU.
+constexpr auto kKinds =
+    MakeKinds(Row<Lstm>{{RnnMode::kLstm, "lstm", "Lstm", kLstmGates, false, 2}},
+              Row<Gru>{{RnnMode::kGru, "gru", "Gru", kGruGates, true, 3}},
+              Row<RnnTanh>{{RnnMode::kRnnTanh, "rnn_tanh", "RnnTanh", kOneGate,
+                            false, 1}},
+              Row<RnnRelu>{{RnnMode::kRnnRelu, "rnn_relu", "RnnRelu", kOneGate,
+                            false, 0}},
+              Row<GruResetBefore>{{RnnMode::kGruResetBefore, "gru_reset_before",
+                                   "GruResetBefore", kGruGates, true, -1}});
+
+constexpr bool AreInOrder() {
+  int count = 0;
+  for (const CellKind& kind : kKinds) {
+    if (kind.mode != static_cast<RnnMode>(count++)) return false;
+  }
+  return true;
+}
+static_assert(AreInOrder(), "the rows have the order of RnnMode");
+
 constexpr Named<InputMode> kInputModes[] = {
     {"linear_input", InputMode::kLinear}, {"skip_input", InputMode::kSkip}};
 constexpr Named<Direction> kDirections[] = {
@@ -70,8 +114,15 @@ std::string Received(const std::string& expectation, int64_t value) {
 
 }  // namespace
 
+const CellKind& KindOf(RnnMode mode) { return kKinds[static_cast<int>(mode)]; }
+
 bool ParseRnnMode(std::string_view name, RnnMode* mode) {
-  return Parse(kRnnModes, name, mode);
+  for (const CellKind& kind : kKinds) {
+    if (kind.name != name) continue;
+    *mode = kind.mode;
+    return true;
+  }
+  return false;
 }
 bool ParseInputMode(std::string_view name, InputMode* mode) {
   return Parse(kInputModes, name, mode);
@@ -81,13 +132,6 @@ bool ParseDirection(std::string_view name, Direction* direction) {
 }
 bool ParseBiasMode(std::string_view name, BiasMode* mode) {
   return Parse(kBiasModes, name, mode);
-}
-
-const char* RnnModeName(RnnMode mode) {
-  for (const auto& entry : kRnnModes) {
-    if (entry.value == mode) return entry.name.data();
-  }
-  return "unknown";
 }
 
 std::string CellClipError(double cell_clip) {
@@ -130,8 +174,7 @@ std::string RnnSpec::Error() const {
   }
   if (num_proj > 0 && !is_lstm()) {
     return std::string("num_proj is for rnn_mode 'lstm' only, but received ") +
-           std::to_string(num_proj) + " with rnn_mode '" +
-           RnnModeName(rnn_mode) + "'";
+           std::to_string(num_proj) + " with rnn_mode '" + kind().name + "'";
   }
   if (num_proj > num_units) {
     return Received("num_proj must be at most num_units", num_proj) +
@@ -155,7 +198,7 @@ std::string RnnSpec::Error() const {
   if (!cell_clip_error.empty()) return cell_clip_error;
   if (cell_clip > 0.0f && !is_lstm()) {
     return "cell_clip is for rnn_mode 'lstm' only, but received " +
-           Text(cell_clip) + " with rnn_mode '" + RnnModeName(rnn_mode) + "'";
+           Text(cell_clip) + " with rnn_mode '" + kind().name + "'";
   }
   // Doubles cannot overflow here, and no machine has memory for 10^15 numbers.
   const double fan_in = static_cast<double>(input_size) +

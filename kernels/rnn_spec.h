@@ -22,7 +22,7 @@ inline size_t SizeOf(RnnDataType dtype) {
 
 // kGruResetBefore is the GRU whose reset gate multiplies h before the recurrent
 // matrix does; that of kGru multiplies the product.
-enum class RnnMode { kLstm, kGru, kRnnTanh, kRnnRelu, kGruResetBefore };
+enum class RnnMode { kLstm, kGru, kRnnTanh, kRnnRelu, kGruResetBefore, kCount };
 enum class InputMode { kLinear, kSkip };
 enum class Direction { kUnidirectional, kBidirectional };
 enum class BiasMode { kNone, kSingleInput, kSingleRecurrent, kDouble };
@@ -33,14 +33,23 @@ bool ParseRnnMode(std::string_view name, RnnMode* mode);
 bool ParseInputMode(std::string_view name, InputMode* mode);
 bool ParseDirection(std::string_view name, Direction* direction);
 bool ParseBiasMode(std::string_view name, BiasMode* mode);
-const char* RnnModeName(RnnMode mode);
 
-inline bool IsGru(RnnMode mode) {
-  return mode == RnnMode::kGru || mode == RnnMode::kGruResetBefore;
-}
-inline int64_t NumGates(RnnMode mode) {
-  return mode == RnnMode::kLstm ? 4 : IsGru(mode) ? 3 : 1;
-}
+// What is known of a kind of cell. Its arithmetic is in kernels/cells/.
+struct CellKind {
+  RnnMode mode;
+  const char* name;          // The value of the ops' attribute rnn_mode.
+  const char* type;          // The name of its type in kernels/cells/.
+  const char* const* gates;  // What they are called in names of tensors.
+  bool swaps_gates;          // Whether Keras has the first two gates swapped.
+  int cudnn_mode;            // A cudnnRNNMode_t, or -1.
+  // The following are those of the type, which cells.h describes.
+  int64_t num_gates = 0, joint_gates = 0, gates_of_h = 0, num_slots = 0;
+  bool resets_before = false, has_c = false, reads_h = false;
+
+  // Whether the recurrent side of the last gate has a slot after the gates.
+  bool splits_gate() const { return joint_gates < gates_of_h; }
+};
+const CellKind& KindOf(RnnMode mode);
 
 // Returns the number below which a random word of 32 bits drops an element. All
 // backends draw a mask in this way, so that they draw the same one.
@@ -61,10 +70,10 @@ struct RnnSpec {
   float cell_clip = 0.0f;  // 0: the cell state is not clipped.
   float recurrent_dropout = 0.0f;
 
-  bool is_lstm() const { return rnn_mode == RnnMode::kLstm; }
-  bool is_gru() const { return IsGru(rnn_mode); }
-  bool resets_before() const { return rnn_mode == RnnMode::kGruResetBefore; }
-  int64_t num_gates() const { return NumGates(rnn_mode); }
+  const CellKind& kind() const { return KindOf(rnn_mode); }
+  bool is_lstm() const { return kind().has_c; }
+  bool resets_before() const { return kind().resets_before; }
+  int64_t num_gates() const { return kind().num_gates; }
   int64_t num_dirs() const {
     return direction == Direction::kBidirectional ? 2 : 1;
   }

@@ -73,6 +73,7 @@ def embedded_sources(directory: pathlib.Path) -> pathlib.Path:
     files = [
         path for end in ("arguments.h", "shape.h", ".cu", ".cuh") for path in gpu.rglob(f"*{end}")
     ]
+    files += (ROOT / "kernels" / "cells").glob("*.h")
     with _made_once(embedded) as is_missing:
         if is_missing:
             subprocess.run([sys.executable, gpu / "embed_sources.py", embedded, *files], check=True)
@@ -93,6 +94,13 @@ def _object(source: pathlib.Path, flags: list[str], folder: pathlib.Path) -> pat
 
 # How a library of kernels for the fake device is compiled.
 KERNEL_FLAGS = ["-std=c++17", "-O1", "-fPIC", "-fno-strict-aliasing", "-Wall", "-Wextra"]
+KERNEL_FLAGS += [f"-I{ROOT / folder}" for folder in (".", "kernels/cells", "kernels/gpu")]
+KERNEL_FLAGS += [f"-I{ROOT / 'kernels/gpu/persistent'}"]
+
+
+def cell_macro(rnn_mode: str) -> str:
+    """Returns the compiler's option that says which kind of cell kernels are for."""
+    return f"-DCELL={rnn_mode.title().replace('_', '')}"
 
 
 def standard_headers(directory: pathlib.Path) -> list[str]:

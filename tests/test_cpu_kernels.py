@@ -75,10 +75,11 @@ def check_program(executable: pathlib.Path) -> None:
     assert completed.stdout == "well\n"
 
 
-def test_arithmetic_holds_for_all_numbers(tmp_path):
-    """The gates' functions have no undefined behaviour, also for NaN, whose bits overflow."""
+@pytest.mark.parametrize("program", ["numbers_in_cpu_kernels", "gradients_of_cells"])
+def test_arithmetic_holds(program, tmp_path):
+    """For all numbers, also NaN, whose bits overflow; and for all cells, and one that may come."""
     sanitize = ("-fsanitize=undefined", "-fno-sanitize-recover=all")
-    executable = compiled(tmp_path, "numbers_in_cpu_kernels", [], *sanitize)
+    executable = compiled(tmp_path, program, [], *sanitize)
     check_program(executable)
 
 

@@ -46,7 +46,8 @@ def test_program(tmp_path, program, seeds, sources):
 
 def test_borders_of_rule(tmp_path):
     """The rule is what was measured, so its borders are where the guide and its comments say."""
-    executable = compiled(tmp_path, "borders_of_rule", ["kernels/gpu/algorithm_rule.cc"])
+    sources = ["kernels/gpu/algorithm_rule.cc", "kernels/rnn_spec.cc"]
+    executable = compiled(tmp_path, "borders_of_rule", sources)
     assert output_of(executable) == "well\n"
 
 

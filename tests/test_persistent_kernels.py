@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 import random_configs
 import reference
-from cxx import KERNEL_FLAGS, standard_headers
+from cxx import KERNEL_FLAGS, cell_macro, standard_headers
 
 ROOT = pathlib.Path(__file__).parents[1]
-CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "TANH", "rnn_relu": "RELU"}
 # The largest errors, relative to the largest number of a tensor. Results pass through a few dozen
 # steps, each of which is rounded to the type.
 TOLERANCE = {"float32": 1e-5, "float16": 0.01, "bfloat16": 0.06}
@@ -168,7 +167,6 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
     command = [
         *("g++", *KERNEL_FLAGS, "-shared", *standard_headers(folder)),
         *("-Wno-unknown-pragmas", "-Wno-unused-function"),
-        *(f"-I{ROOT}", f"-I{ROOT}/kernels/gpu", f"-I{ROOT}/kernels/gpu/persistent"),
         f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{kernel}.cu"',
         *("-DIS_TRAINING", "-DIS_FORWARD") * is_forward,
         f"-DNUM_UNITS={shape.num_units}",
@@ -183,7 +181,7 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
         f"-DPRODUCTS={shape.products}",
         *("-DIS_OF_OLD_GPU",) * shape.is_of_old_gpu,
         f"-DIS_{shape.dtype.replace('float32', 'float').upper()}",
-        f"-DIS_{CELLS[shape.rnn_mode]}",
+        cell_macro(shape.rnn_mode),
         *(f"{ROOT}/tests/programs/persistent_on_fake_device.cc", "-o", str(library)),
     ]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -14,7 +14,7 @@ import subprocess
 import numpy as np
 import pytest
 import random_configs
-from cxx import KERNEL_FLAGS, ROOT, compiled, standard_headers
+from cxx import KERNEL_FLAGS, ROOT, cell_macro, compiled, standard_headers
 
 # One worker of pytest-xdist runs all of them, so that what they share is compiled once.
 pytestmark = pytest.mark.xdist_group("step_kernels")
@@ -24,7 +24,6 @@ DTYPES = ["float64", "float32", "float16", "bfloat16"]
 DIRECTIONS = ["unidirectional", "bidirectional"]
 ENGINES = ["steps", "cudnn", "resident"]
 BIAS_MODES = ["none", "single_input", "single_recurrent", "double"]
-PERSISTENT = ROOT / "kernels" / "gpu" / "persistent"
 # The largest root mean squares of errors, of outputs and states, and of gradients: a step rounds
 # the states that it hands to the next one, and those gradients that products read.
 TOLERANCE = {"float16": (2e-3, 1e-2), "bfloat16": (1.6e-2, 8e-2)}
@@ -62,9 +61,8 @@ def kernels(tmp_path_factory):
         command = [
             *("g++", *KERNEL_FLAGS, "-shared", *standard_headers(folder)),
             *("-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-unused-parameter", "-Werror"),
-            *(f"-I{ROOT}", f"-I{ROOT}/kernels/gpu", f"-I{PERSISTENT}"),
             f"-DIS_{dtype.upper() if dtype != 'float32' else 'FLOAT'}",
-            f"-DIS_{rnn_mode.replace('rnn_', '').upper()}",
+            cell_macro(rnn_mode),
             *(f"{ROOT}/tests/programs/steps_on_fake_device.cc", "-o", str(path)),
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -26,28 +26,25 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     const auto& kept = layer->kept[dir] =
         reserve.pseudo_layers[index * dirs_ + dir];
-    const int64_t both_sides = spec_.is_gru() ? 2 * units_ : gates_;
-    const int64_t rows = has_recurrent_dropout() ? units_ : both_sides;
+    const int64_t joint = cell_.joint_gates * units_;
+    const int64_t rows = has_recurrent_dropout() ? units_ : joint;
     const Rows<const T> h = {layer->output + dir * out_, layer_out_,
                              previous_rows_[dir].data()};
     auto& segments = layer->segments[dir];
-    for (int64_t first = 0; first < both_sides; first += rows) {
+    for (int64_t first = 0; first < joint; first += rows) {
       segments.push_back({{kept.gates + first, gates_}, first, rows, h, {}});
     }
     const Rows<T> candidate = {kept.candidate, units_};
-    if (spec_.resets_before()) {
-      segments.push_back({{kept.gates + both_sides, gates_},
-                          both_sides,
-                          units_,
-                          candidate,
-                          {}});
-    } else if (spec_.is_gru()) {
-      segments.push_back({candidate, both_sides, units_, h, {}});
+    if (cell_.resets_before) {
+      segments.push_back(
+          {{kept.gates + joint, gates_}, joint, units_, candidate, {}});
+    } else if (cell_.splits_gate()) {
+      segments.push_back({candidate, joint, units_, h, {}});
     }
     if (has_recurrent_dropout()) {
       const int64_t stride = spec_.num_gates() * out_;
       layer->masked[dir] = arena->Take<T>(max_rows * stride);
-      for (int64_t gate = 0; gate < NumGatesOfH(); ++gate) {
+      for (int64_t gate = 0; gate < cell_.gates_of_h; ++gate) {
         segments[gate].h = {layer->masked[dir] + gate * out_, stride};
       }
     }
@@ -152,10 +149,11 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
     Product<T> product = StepProduct();
     product.rows = strand.Active(t);
     product.c = {{dh}, h_stride_};
-    // For a GRU, dh already holds z * dh, to which the products are added.
-    bool is_there = spec_.is_gru();
+    // Of a cell that reads h, dh already holds what passes no gate, to which
+    // the products are added.
+    bool is_there = cell_.reads_h;
     for (const auto& segment : layer.segments[group.dir]) {
-      if (segment.first >= NumGatesOfH() * units_) break;
+      if (segment.first >= cell_.gates_of_h * units_) break;
       product.a = StepRows(segment.dz.data, segment.dz.stride, strand, t);
       if (const uint16_t* const rounded = scratch.rounded_dz[(step - 1) % 2]) {
         product.rounded_a = {rounded + segment.first, layer.dz_stride};
@@ -202,7 +200,7 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
     const T* const h = layer.output +
                        rows_.PreviousRow(strand, t, r, group.dir) * layer_out_ +
                        group.dir * out_ + first;
-    for (int64_t gate = 0; gate < NumGatesOfH(); ++gate) {
+    for (int64_t gate = 0; gate < cell_.gates_of_h; ++gate) {
       const T* const mask = OfGate(scratch.masks, gate) + r * h_stride_ + first;
       T* const masked = layer.masked[group.dir] +
                         (row * spec_.num_gates() + gate) * out_ + first;
@@ -228,10 +226,40 @@ void CpuNetwork<T>::PrefetchKept(const BackwardLayer& layer, const Group& group,
     Prefetch(kept.gates + row * gates_ + gate * units_ + unit, n);
   }
   if (spec_.is_lstm()) Prefetch(kept.cell + previous * units_ + unit, n);
-  if (spec_.is_gru()) {
+  if (cell_.num_slots > cell_.num_gates) {
     Prefetch(kept.candidate + row * units_ + unit, n);
+  }
+  if (cell_.reads_h) {
     Prefetch(layer.output + previous * layer_out_ + group.dir * out_ + unit, n);
   }
+}
+
+// Returns what a sequence's units from `unit` on read and write in a step.
+template <typename T>
+CellRow<T> CpuNetwork<T>::RowOfStep(const BackwardLayer& layer,
+                                    int64_t group_index, int64_t step,
+                                    int64_t r, int64_t unit) const {
+  const Group group = this->group(group_index);
+  const Strand& strand = *group.strand;
+  const int64_t t = group.TimeBack(step);
+  const auto& scratch = layer.scratch[group_index];
+  const auto& kept = layer.kept[group.dir];
+  const int64_t of_row = strand.Row(t, r) * units_ + unit;
+  const int64_t previous = rows_.PreviousRow(strand, t, r, group.dir);
+  CellRow<T> row = {};
+  row.stride = units_;
+  row.clip = static_cast<T>(spec_.cell_clip);
+  row.gates = kept.gates + strand.Row(t, r) * gates_ + unit;
+  row.h_before = layer.output + previous * layer_out_ + group.dir * out_ + unit;
+  row.dh = scratch.dh + r * h_stride_ + unit;
+  if (cell_.num_slots > cell_.num_gates)
+    row.last_slot = kept.candidate + of_row;
+  if (cell_.has_c) {
+    row.c = kept.cell + of_row;
+    row.c_before = kept.cell + previous * units_ + unit;
+    row.dc = scratch.dc + r * units_ + unit;
+  }
+  return row;
 }
 
 // The second part of a step, for a slice of the units: it computes the
@@ -241,72 +269,38 @@ template <typename T>
 void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
                                   int64_t group_index, int64_t step,
                                   Range slice) const {
-  const SimdKernels<T>& simd = Kernels<T>();
+  const CellKernels<T>& cell = CellSteps();
   const Group group = this->group(group_index);
   const Strand& strand = *group.strand;
   if (step == strand.longest) return;
   const int64_t t = group.TimeBack(step);
   const int64_t active = strand.Active(t);
   const auto& scratch = layer.scratch[group_index];
-  const auto& kept = layer.kept[group.dir];
-  const T clip = static_cast<T>(spec_.cell_clip);
   const int64_t unit = slice.first * RightMatrix<T>::PanelCols();
   const int64_t n =
       std::min(slice.last * RightMatrix<T>::PanelCols(), units_) - unit;
-  T* dy = scratch.dh;
-  int64_t dy_stride = h_stride_;
   if (spec_.num_proj > 0) {
-    dy = scratch.dy;
-    dy_stride = units_;
     Product<T> product = StepProduct();
     product.rows = active;
     product.a = StepRows(layer.projected_backprop[group.dir], out_, strand, t);
     product.b = layer.projection[group.dir];
-    product.c = {{dy}, units_};
+    product.c = {{scratch.dy}, units_};
     product.RunPanels(slice.first, slice.last);
   }
   for (int64_t r = 0; r < active; ++r) {
     PrefetchKept(layer, group, step + 1, r, unit, n);
     const int64_t row = strand.Row(t, r);
-    const int64_t previous = rows_.PreviousRow(strand, t, r, group.dir);
-    T* const row_gates = kept.gates + row * gates_ + unit;
-    T* const row_dy = dy + r * dy_stride + unit;
-    switch (spec_.rnn_mode) {
-      case RnnMode::kLstm:
-        simd.lstm_backward(
-            n, units_, clip, row_gates, kept.cell + row * units_ + unit,
-            kept.cell + previous * units_ + unit, row_dy,
-            scratch.dc + r * units_ + unit,
-            spec_.num_proj > 0
-                ? layer.unprojected[group.dir] + row * units_ + unit
-                : nullptr);
-        break;
-      case RnnMode::kGru:
-        simd.gru_backward(
-            n, units_, row_gates, kept.candidate + row * units_ + unit,
-            layer.output + previous * layer_out_ + group.dir * out_ + unit,
-            row_dy);
-        break;
-      case RnnMode::kGruResetBefore:
-        simd.candidate_backward(
-            n, units_, row_gates,
-            layer.output + previous * layer_out_ + group.dir * out_ + unit,
-            row_dy);
-        break;
-      case RnnMode::kRnnTanh:
-        simd.rnn_tanh_backward(n, row_gates, row_dy);
-        break;
-      case RnnMode::kRnnRelu:
-        simd.rnn_relu_backward(n, row_gates, row_dy);
-        break;
+    CellRow<T> at = RowOfStep(layer, group_index, step, r, unit);
+    if (spec_.num_proj > 0) {
+      at.dh = scratch.dy + r * units_ + unit;
+      at.h = layer.unprojected[group.dir] + row * units_ + unit;
     }
+    cell.backward(n, at);
     uint16_t* const rounded = scratch.rounded_dz[step % 2];
     if (rounded == nullptr) continue;
     for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
-      const bool is_candidate = spec_.rnn_mode == RnnMode::kGru && gate == 2;
-      RoundGradients(n,
-                     is_candidate ? kept.candidate + row * units_ + unit
-                                  : row_gates + gate * units_,
+      const bool is_split = cell_.splits_gate() && gate >= cell_.joint_gates;
+      RoundGradients(n, is_split ? at.last_slot : at.gates + gate * units_,
                      rounded + r * layer.dz_stride + gate * units_ + unit);
     }
     // The last segment's padding is shorter than that of one number.
@@ -322,7 +316,7 @@ template <typename T>
 void CpuNetwork<T>::BackwardReset(const BackwardLayer& layer,
                                   int64_t group_index, int64_t step,
                                   Range slice) const {
-  const SimdKernels<T>& simd = Kernels<T>();
+  const CellKernels<T>& cell = CellSteps();
   const Group group = this->group(group_index);
   const Strand& strand = *group.strand;
   const int64_t t = group.TimeBack(step);
@@ -342,21 +336,16 @@ void CpuNetwork<T>::BackwardReset(const BackwardLayer& layer,
   product.c = {{scratch.read_backprop}, h_stride_};
   product.RunPanels(slice.first, slice.last);
   for (int64_t r = 0; r < product.rows; ++r) {
-    const int64_t previous = rows_.PreviousRow(strand, t, r, group.dir);
-    T* const reset =
-        layer.kept[group.dir].gates + strand.Row(t, r) * gates_ + unit;
+    const CellRow<T> at = RowOfStep(layer, group_index, step, r, unit);
     const int64_t begin = r * h_stride_ + unit;
     T* const through = scratch.read_backprop + begin;
     if (scratch.masks != nullptr) {
-      const T* const mask = OfGate(scratch.masks, 2) + begin;
+      const T* const mask = OfGate(scratch.masks, cell_.joint_gates) + begin;
       for (int64_t j = 0; j < n; ++j) through[j] *= mask[j];
     }
-    simd.reset_before_backward(
-        n, reset,
-        layer.output + previous * layer_out_ + group.dir * out_ + unit, through,
-        scratch.dh + begin);
+    cell.reset_backward(n, at, through);
     if (rounded != nullptr) {
-      RoundGradients(n, reset, rounded + r * layer.dz_stride + unit);
+      RoundGradients(n, at.gates, rounded + r * layer.dz_stride + unit);
     }
   }
 }

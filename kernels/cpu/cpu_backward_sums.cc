@@ -77,7 +77,7 @@ void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
     const Rows<const T> gates = {layer.kept[dir].gates, gates_};
     int64_t h = -1;
     for (const auto& segment : layer.segments[dir]) {
-      const bool reads_h = segment.first < NumGatesOfH() * units_;
+      const bool reads_h = segment.first < cell_.gates_of_h * units_;
       if (h < 0 || !reads_h || has_recurrent_dropout()) {
         h = products.AddB(segment.h, out_);
       }

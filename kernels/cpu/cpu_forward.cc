@@ -83,7 +83,7 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
     if (!problem_.is_training) {
       scratch.gates =
           arena->Take<T>(layer->chunk_steps * strand_size_ * gates_);
-      if (spec_.is_gru())
+      if (cell_.num_slots > cell_.num_gates)
         scratch.candidate = arena->Take<T>(strand_size_ * units_);
     }
   }
@@ -141,10 +141,9 @@ void CpuNetwork<T>::SumBiases(int64_t index, Stored<T> params,
     if (offsets.recurrent_bias >= 0) {
       std::vector<T> recurrent(gates_);
       params.From(offsets.recurrent_bias).Copy(gates_, recurrent.data());
-      // A GRU's reset gate multiplies the candidate's recurrent bias, which is
-      // therefore kept apart, unless it acts before the product.
+      // The bias of a recurrent side that has a slot of its own is kept apart.
       const int64_t outside =
-          spec_.is_gru() && !spec_.resets_before() ? 2 * units_ : gates_;
+          cell_.splits_gate() ? cell_.joint_gates * units_ : gates_;
       for (int64_t j = 0; j < outside; ++j) bias[j] += recurrent[j];
       std::copy(recurrent.begin() + outside, recurrent.end(),
                 weights.candidate_bias[dir]);
@@ -329,6 +328,29 @@ typename CpuNetwork<T>::StepGates CpuNetwork<T>::GatesOfStep(
           {scratch.candidate, units_}};
 }
 
+// Returns what a sequence's units from `unit` on read and write in a step.
+template <typename T>
+CellRow<T> CpuNetwork<T>::RowOfStep(const ForwardLayer& layer,
+                                    int64_t group_index,
+                                    const StepGates& of_step, int64_t step,
+                                    int64_t r, int64_t unit) const {
+  const auto& scratch = layer.scratch[group_index];
+  const int64_t begin = r * h_stride_ + unit, of_units = r * units_ + unit;
+  CellRow<T> row = {};
+  row.stride = units_;
+  row.clip = static_cast<T>(spec_.cell_clip);
+  row.gates = of_step.gates[r] + unit;
+  row.h_before = scratch.h[step % 2] + begin;
+  row.h = spec_.num_proj > 0 ? scratch.unprojected + of_units
+                             : scratch.h[(step + 1) % 2] + begin;
+  if (cell_.num_slots > cell_.num_gates) {
+    row.last_slot = of_step.candidate[r] + unit;
+    row.last_bias = layer.weights.candidate_bias[group(group_index).dir] + unit;
+  }
+  if (cell_.has_c) row.c = scratch.c + of_units;
+  return row;
+}
+
 // Computes one step of the recurrence for one part of the units, or the first
 // phase of such a step. The gates of the steps from chunk_step on already hold
 // the products with the inputs.
@@ -336,18 +358,14 @@ template <typename T>
 void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
                                  int64_t chunk_step, int64_t step,
                                  int64_t part) const {
-  const SimdKernels<T>& simd = Kernels<T>();
+  const CellKernels<T>& cell = CellSteps();
   const Group group = this->group(group_index);
   const Strand& strand = *group.strand;
   const int64_t t = group.Time(step);
   const int64_t active = strand.Active(t);
   const auto& scratch = layer.scratch[group_index];
   const auto& kept = layer.kept[group.dir];
-  const auto [gates, candidate] =
-      GatesOfStep(layer, group_index, chunk_step, step);
-  const T* const h = scratch.h[step % 2];
-  T* const next_h = scratch.h[(step + 1) % 2];
-  const T clip = static_cast<T>(spec_.cell_clip);
+  const StepGates of_step = GatesOfStep(layer, group_index, chunk_step, step);
   const Range panels = PartPanels(units_, part);
   // Steps read the weights forwards and backwards by turns. If no cache holds
   // all of them, those that one step read last are still there when the next
@@ -361,63 +379,42 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
         std::min(slice.last * RightMatrix<T>::PanelCols(), units_) - unit;
     Product<T> product = StepProduct();
     product.rows = active;
-    product.a = {h, h_stride_};
+    product.a = {scratch.h[step % 2], h_stride_};
     product.rounded_a = {scratch.rounded[step % 2], h_stride_};
-    for (int64_t j = 0; j < NumGatesOfH(); ++j) {
-      const int64_t gate = from_the_end ? NumGatesOfH() - 1 - j : j;
+    for (int64_t j = 0; j < cell_.gates_of_h; ++j) {
+      const int64_t gate = from_the_end ? cell_.gates_of_h - 1 - j : j;
       product.b = layer.weights.recurrent[group.dir][gate];
       if (scratch.masks != nullptr) {
         product.a.data = OfGate(scratch.masked[step % 2], gate);
       }
-      if (spec_.is_gru() && gate == 2) {
-        product.c = candidate;
+      if (gate >= cell_.joint_gates) {
+        product.c = of_step.candidate;
         product.init = {};
       } else {
-        product.init = gates.From(0, gate * units_);
-        product.c = gates.From(0, gate * units_);
+        product.init = of_step.gates.From(0, gate * units_);
+        product.c = of_step.gates.From(0, gate * units_);
       }
       product.RunPanels(slice.first, slice.last);
     }
     for (int64_t r = 0; r < active; ++r) {
       PrefetchPlaces(layer, group, step + 1, r, unit, n);
       const int64_t row = strand.Row(t, r);
-      T* const row_gates = gates[r] + unit;
-      T* const row_h = next_h + r * h_stride_ + unit;
-      switch (spec_.rnn_mode) {
-        case RnnMode::kLstm: {
-          T* const row_c = scratch.c + r * units_ + unit;
-          simd.lstm_forward(n, units_, clip, row_gates, row_c,
-                            spec_.num_proj > 0
-                                ? scratch.unprojected + r * units_ + unit
-                                : row_h);
-          if (problem_.is_training) {
-            std::copy_n(row_c, n, kept.cell + row * units_ + unit);
-          }
-          break;
+      CellRow<T> at = RowOfStep(layer, group_index, of_step, step, r, unit);
+      if (cell_.resets_before) {
+        if (scratch.masks != nullptr) {
+          at.h_before = OfGate(scratch.masked[step % 2], cell_.joint_gates) +
+                        r * h_stride_ + unit;
         }
-        case RnnMode::kGru:
-          simd.gru_forward(
-              n, units_, layer.weights.candidate_bias[group.dir] + unit,
-              h + r * h_stride_ + unit, row_gates, candidate[r] + unit, row_h);
-          break;
-        case RnnMode::kGruResetBefore:
-          simd.reset_before_forward(
-              n, units_,
-              (scratch.masks == nullptr ? h
-                                        : OfGate(scratch.masked[step % 2], 2)) +
-                  r * h_stride_ + unit,
-              row_gates, candidate[r] + unit);
-          break;
-        case RnnMode::kRnnTanh:
-          simd.rnn_tanh_forward(n, row_gates, row_h);
-          break;
-        case RnnMode::kRnnRelu:
-          simd.rnn_relu_forward(n, row_gates, row_h);
-          break;
+        cell.reset_forward(n, at);
+        continue;
+      }
+      cell.forward(n, at);
+      if (problem_.is_training && cell_.has_c) {
+        std::copy_n(at.c, n, kept.cell + row * units_ + unit);
       }
       if (PhasesPerStep() > 1) continue;
       PrepareState(layer, group_index, (step + 1) % 2, r, unit, n);
-      WriteOutput(layer, row, group.dir * out_ + unit, n, row_h);
+      WriteOutput(layer, row, group.dir * out_ + unit, n, at.h);
     }
   }
 }
@@ -427,32 +424,27 @@ template <typename T>
 void CpuNetwork<T>::ForwardCandidate(const ForwardLayer& layer,
                                      int64_t group_index, int64_t chunk_step,
                                      int64_t step, int64_t part) const {
-  const SimdKernels<T>& simd = Kernels<T>();
+  const CellKernels<T>& cell = CellSteps();
   const Group group = this->group(group_index);
   const int64_t t = group.Time(step);
-  const auto& scratch = layer.scratch[group_index];
-  const auto [gates, candidate] =
-      GatesOfStep(layer, group_index, chunk_step, step);
-  const T* const h = scratch.h[step % 2];
-  T* const next_h = scratch.h[(step + 1) % 2];
+  const StepGates of_step = GatesOfStep(layer, group_index, chunk_step, step);
   const Range panels = PartPanels(units_, part);
   Product<T> product = StepProduct();
   product.rows = group.strand->Active(t);
-  product.a = candidate;
-  product.b = layer.weights.recurrent[group.dir][2];
-  product.init = gates.From(0, 2 * units_);
-  product.c = gates.From(0, 2 * units_);
+  product.a = of_step.candidate;
+  product.b = layer.weights.recurrent[group.dir][cell_.joint_gates];
+  product.init = of_step.gates.From(0, cell_.joint_gates * units_);
+  product.c = of_step.gates.From(0, cell_.joint_gates * units_);
   product.RunPanels(panels.first, panels.last);
   const int64_t unit = panels.first * RightMatrix<T>::PanelCols();
   const int64_t n =
       std::min(panels.last * RightMatrix<T>::PanelCols(), units_) - unit;
   for (int64_t r = 0; r < product.rows; ++r) {
-    T* const row_h = next_h + r * h_stride_ + unit;
-    simd.candidate_forward(n, units_, h + r * h_stride_ + unit, gates[r] + unit,
-                           row_h);
+    const CellRow<T> at = RowOfStep(layer, group_index, of_step, step, r, unit);
+    cell.forward(n, at);
     PrepareState(layer, group_index, (step + 1) % 2, r, unit, n);
     WriteOutput(layer, group.strand->Row(t, r), group.dir * out_ + unit, n,
-                row_h);
+                at.h);
   }
 }
 

@@ -17,7 +17,7 @@ CpuReserve<T>::CpuReserve(const RnnProblem& problem, Arena* arena) {
         if (spec.is_lstm()) {
           pseudo_layer.cell = arena->Take<T>(states * spec.num_units);
         }
-        if (spec.is_gru()) {
+        if (spec.kind().num_slots > spec.num_gates()) {
           pseudo_layer.candidate = arena->Take<T>(steps * spec.num_units);
         }
       }
@@ -39,6 +39,7 @@ CpuNetwork<T>::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
                           const uint64_t seed[2], int64_t num_threads)
     : problem_(problem),
       spec_(problem.spec),
+      cell_(spec_.kind()),
       rows_(rows),
       layout_(problem.spec),
       seed_{seed[0], seed[1]},

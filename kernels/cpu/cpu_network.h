@@ -38,10 +38,10 @@ struct CpuReserve {
     // [N, num_gates * H]: the activated gates. The backward pass overwrites
     // them with the gradients of their preactivations.
     T* gates;
-    T* cell;  // LSTM: [N + B, H]; the initial states come last.
-    // GRU, [N, H]: R_h h + b_Rh, which the backward pass overwrites with its
-    // gradient. If the reset gate acts before the product, this is r * h as R_h
-    // reads it, which the backward pass keeps.
+    T* cell;  // [N + B, H], of a cell with c; the initial states come last.
+    // [N, H], the slot after the gates, if there is one. If it is a gate's
+    // recurrent side, the backward pass overwrites it with its gradient; if it
+    // is what a gate's matrix reads, the backward pass keeps it.
     T* candidate;
   };
   std::vector<PseudoLayer> pseudo_layers;  // [L * D]
@@ -60,7 +60,8 @@ struct CpuForwardWeights {
   RightMatrix<T> recurrent[2][4];  // And by gate, [P, H].
   RightMatrix<T> projection[2];    // [H, P]
   T* bias[2] = {};                 // [num_gates * H]
-  T* candidate_bias[2] = {};       // [H], of a GRU's R_h h; else zeros.
+  // [H], of the last gate's recurrent side where that is apart; else zeros.
+  T* candidate_bias[2] = {};
 };
 
 template <typename T>
@@ -203,6 +204,9 @@ class CpuNetwork {
     return {matrix + strand.Row(t, 0) * stride, stride * strand.stride};
   }
 
+  const CellKernels<T>& CellSteps() const {
+    return Kernels<T>().cells[static_cast<int>(spec_.rnn_mode)];
+  }
   bool has_dropout(int64_t layer) const {
     return problem_.is_training && spec_.dropout > 0.0f && layer > 0;
   }
@@ -216,10 +220,6 @@ class CpuNetwork {
   // results.
   int64_t PhasesPerStep() const {
     return spec_.num_proj > 0 || spec_.resets_before() ? 2 : 1;
-  }
-  // The gates whose recurrent matrices read h itself. They come first.
-  int64_t NumGatesOfH() const {
-    return spec_.resets_before() ? 2 : spec_.num_gates();
   }
   // Takes an array [num_gates, strand_size, h_stride] for a group: either its
   // masks of recurrent dropout or its states multiplied by these masks.
@@ -318,6 +318,9 @@ class CpuNetwork {
   };
   StepGates GatesOfStep(const ForwardLayer& layer, int64_t group_index,
                         int64_t chunk_step, int64_t step) const;
+  CellRow<T> RowOfStep(const ForwardLayer& layer, int64_t group_index,
+                       const StepGates& of_step, int64_t step, int64_t r,
+                       int64_t unit) const;
   void PrefetchPlaces(const ForwardLayer& layer, const Group& group,
                       int64_t step, int64_t r, int64_t unit, int64_t n) const;
   void ForwardUnits(const ForwardLayer& layer, int64_t group_index,
@@ -343,6 +346,8 @@ class CpuNetwork {
                       int64_t step, Range slice) const;
   void PrefetchKept(const BackwardLayer& layer, const Group& group,
                     int64_t step, int64_t r, int64_t unit, int64_t n) const;
+  CellRow<T> RowOfStep(const BackwardLayer& layer, int64_t group_index,
+                       int64_t step, int64_t r, int64_t unit) const;
   void BackwardUnits(const BackwardLayer& layer, int64_t group_index,
                      int64_t step, Range slice) const;
   void BackwardReset(const BackwardLayer& layer, int64_t group_index,
@@ -357,6 +362,7 @@ class CpuNetwork {
 
   const RnnProblem& problem_;
   const RnnSpec& spec_;
+  const CellKind& cell_;
   const PackedRows& rows_;
   const ParamLayout layout_;
   const uint64_t seed_[2];

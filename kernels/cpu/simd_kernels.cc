@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/cpu/simd_cells.h"
+#include "kernels/cpu/cell_loops.h"
 #include "kernels/cpu/simd_math.h"
 
 namespace cudnn_rnn_tf {
@@ -419,18 +419,7 @@ SimdKernels<T> MakeKernels() {
   kernels.copy_to_panels = CopyToPanels<T>;
   kernels.transpose = Transpose<T>;
   kernels.add_column_sums = AddColumnSums<T>;
-  kernels.lstm_forward = LstmForward<T>;
-  kernels.gru_forward = GruForward<T>;
-  kernels.reset_before_forward = ResetBeforeForward<T>;
-  kernels.candidate_forward = CandidateForward<T>;
-  kernels.rnn_tanh_forward = RnnTanhForward<T>;
-  kernels.rnn_relu_forward = RnnReluForward<T>;
-  kernels.lstm_backward = LstmBackward<T>;
-  kernels.gru_backward = GruBackward<T>;
-  kernels.candidate_backward = CandidateBackward<T>;
-  kernels.reset_before_backward = ResetBeforeBackward<T>;
-  kernels.rnn_tanh_backward = RnnTanhBackward<T>;
-  kernels.rnn_relu_backward = RnnReluBackward<T>;
+  kernels.cells = MakeCellKernels<T>(AllCells());
   return kernels;
 }
 

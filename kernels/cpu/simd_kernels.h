@@ -11,6 +11,46 @@ struct BfloatPair {
   uint16_t even, odd;
 };
 
+// What a cell's step reads and writes of one row; a cell uses some of it. The
+// units of gate g begin at gates + g * stride, those of a slot after the gates
+// at last_slot.
+template <typename T>
+struct CellRow {
+  int64_t stride;
+  T clip;  // The bound of c, or 0.
+  T *gates, *last_slot;
+  const T* last_bias;  // Added to the slot after the gates.
+  const T* h_before;
+  T *c, *h;
+  // Of a backward pass.
+  const T* c_before;
+  T *dh, *dc;
+};
+
+// The step of one kind of cell, for n units of a row. Forward passes overwrite
+// the inputs of the gates with what a backward pass reads, and backward passes
+// overwrite that with the inputs' gradients. Cell states are stored unclipped
+// and clipped when they are read.
+template <typename T>
+struct CellKernels {
+  // On entry, slots that other gates have no matrix for hold their products
+  // without a bias.
+  void (*forward)(int64_t n, const CellRow<T>& row);
+  // `dc` holds the gradient of the cell state after the step on entry, and that
+  // of the cell state before the step on return. Of a cell that reads h, `dh`
+  // is replaced by the part of the gradient that reaches the previous h without
+  // passing a gate. If `h` is not null, the output before the projection is
+  // written to it.
+  void (*backward)(int64_t n, const CellRow<T>& row);
+  // Only of cells with a gate whose matrix reads something else than h. The
+  // first is the first half of a forward step, and sets what that matrix reads
+  // in `last_slot`. The other one is the second half of a backward step:
+  // `through` is the gradient of that, and what reaches h_before that way is
+  // added to `dh`.
+  void (*reset_forward)(int64_t n, const CellRow<T>& row);
+  void (*reset_backward)(int64_t n, const CellRow<T>& row, const T* through);
+};
+
 // The functions take only plain pointers and numbers. simd_kernels.cc is
 // compiled once per instruction set, and an inline function of another header
 // would be emitted each time under the same name: the linker might keep one
@@ -71,43 +111,8 @@ struct SimdKernels {
   void (*add_column_sums)(int64_t rows, int64_t n, const T* from,
                           int64_t stride, T* sums);
 
-  // Each function works on n units of one row; the units of gate g begin at
-  // gates + g * stride. Forward functions overwrite the preactivations in
-  // `gates` with activations, and backward functions overwrite these with the
-  // gradients of the preactivations. Cell states are stored unclipped and
-  // clipped when they are read; clip = 0 means no clipping.
-  void (*lstm_forward)(int64_t n, int64_t stride, T clip, T* gates, T* c, T* h);
-  // `candidate` holds R_h h on entry and R_h h + b_Rh on return.
-  void (*gru_forward)(int64_t n, int64_t stride, const T* candidate_bias,
-                      const T* h_prev, T* gates, T* candidate, T* h);
-  // A GRU whose reset gate acts before the product takes its step in two
-  // halves. The first one also writes r * h_prev, which the product of the
-  // candidate reads; the second one computes the candidate and h.
-  void (*reset_before_forward)(int64_t n, int64_t stride, const T* h_prev,
-                               T* gates, T* reset_h);
-  void (*candidate_forward)(int64_t n, int64_t stride, const T* h_prev,
-                            T* gates, T* h);
-  void (*rnn_tanh_forward)(int64_t n, T* gates, T* h);
-  void (*rnn_relu_forward)(int64_t n, T* gates, T* h);
-  // `dc` holds the gradient of the cell state after the step on entry, and that
-  // of the cell state before the step on return. If `y` is not null, the output
-  // before the projection is written to it.
-  void (*lstm_backward)(int64_t n, int64_t stride, T clip, T* gates, const T* c,
-                        const T* c_prev, const T* dh, T* dc, T* y);
-  // On return `candidate` holds the gradient of R_h h + b_Rh, and `dh` holds z
-  // * dh, the part of the gradient that reaches the previous state without
-  // passing a gate.
-  void (*gru_backward)(int64_t n, int64_t stride, T* gates, T* candidate,
-                       const T* h_prev, T* dh);
-  // The two halves with the reset gate before the product. The first one
-  // leaves the reset gate as it is and z * dh in `dh`. The second one reads the
-  // gradient of r * h_prev, and adds to `dh` what reaches h_prev that way.
-  void (*candidate_backward)(int64_t n, int64_t stride, T* gates,
-                             const T* h_prev, T* dh);
-  void (*reset_before_backward)(int64_t n, T* gates, const T* h_prev,
-                                const T* reset_h_backprop, T* dh);
-  void (*rnn_tanh_backward)(int64_t n, T* gates, const T* dh);
-  void (*rnn_relu_backward)(int64_t n, T* gates, const T* dh);
+  // Indexed by RnnMode.
+  const CellKernels<T>* cells;
 };
 
 // The gates' functions alone, so that tests can check their accuracy.

@@ -73,7 +73,8 @@ struct Rest {
 // Calls body(memory, j) for every vector of n units. `j` is the vector's first
 // unit, and `memory` is the Whole or Rest to read and write it with.
 template <typename T, typename Body>
-inline void ForVectors(int64_t n, const Body& body) {
+inline __attribute__((always_inline)) void ForVectors(int64_t n,
+                                                      const Body& body) {
   int64_t j = 0;
   for (; j + kWidth<T> <= n; j += kWidth<T>) body(Whole<T>(), j);
   if (j < n) body(Rest<T>{n - j}, j);

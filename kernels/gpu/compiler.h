@@ -32,12 +32,8 @@ inline const char* TypeMacro(RnnDataType dtype) {
          : dtype == RnnDataType::kFloat16 ? "IS_FLOAT16"
                                           : "IS_BFLOAT16";
 }
-inline const char* ModeMacro(RnnMode mode) {
-  return mode == RnnMode::kLstm      ? "IS_LSTM"
-         : mode == RnnMode::kGru     ? "IS_GRU"
-         : mode == RnnMode::kRnnTanh ? "IS_TANH"
-         : mode == RnnMode::kRnnRelu ? "IS_RELU"
-                                     : "IS_GRU_RESET_BEFORE";
+inline std::string CellMacro(RnnMode mode) {
+  return std::string("CELL=") + KindOf(mode).type;
 }
 
 // Gets the kernel `entry` of the embedded file `file`, compiled with `macros`

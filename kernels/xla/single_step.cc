@@ -11,12 +11,33 @@ namespace {
 
 using xla::XlaOp;
 
-// A pseudo-layer's cell. All of its tensors have the shape of a sequence of one
+#include "kernels/cells/cells.h"
+
+// The functions that cells.h asks for, but those of backward passes.
+struct Functions {
+  float clip;  // 0 for none.
+
+  XlaOp Sigmoid(XlaOp x) const { return xla::Logistic(x); }
+  XlaOp Tanh(XlaOp x) const { return xla::Tanh(x); }
+  XlaOp Relu(XlaOp x) const { return Max(x, xla::ZerosLike(x)); }
+  XlaOp OneMinus(XlaOp x) const { return xla::ScalarLike(x, 1.0) - x; }
+  XlaOp Between(XlaOp a, XlaOp x, XlaOp y) const {
+    return a * x + OneMinus(a) * y;
+  }
+  XlaOp Limit(XlaOp c) const {
+    if (clip == 0.0f) return c;
+    const XlaOp bound = xla::ScalarLike(c, clip);
+    return Clamp(Neg(bound), c, bound);
+  }
+};
+
+// One pseudo-layer. All of its tensors have the shape of a sequence of one
 // step, which is that of one pseudo-layer's states as well.
-class Cell {
+class PseudoLayer {
  public:
-  Cell(const RnnProblem& problem, const SingleStepTypes& types, XlaOp params,
-       const ParamLayout::PseudoLayer& places, int64_t input_size)
+  PseudoLayer(const RnnProblem& problem, const SingleStepTypes& types,
+              XlaOp params, const ParamLayout::PseudoLayer& places,
+              int64_t input_size)
       : spec_(problem.spec),
         rows_(problem.time_major
                   ? std::array<int64_t, 2>{1, problem.batch_size}
@@ -26,26 +47,9 @@ class Cell {
         places_(places),
         input_size_(input_size) {}
 
-  // Replaces h and, in an LSTM, c by the next ones.
+  // Replaces h and, if the cell has it, c by the next ones.
   void Run(XlaOp x, XlaOp* h, XlaOp* c) const {
-    if (spec_.is_lstm()) {
-      const XlaOp gates = Gates(x, *h, 0, 4);
-      *c = Logistic(Part(gates, 1)) * Clip(*c) +
-           Logistic(Part(gates, 0)) * Tanh(Part(gates, 2));
-      *h = Logistic(Part(gates, 3)) * Tanh(Clip(*c));
-    } else if (spec_.is_gru()) {
-      const XlaOp gates = Logistic(Gates(x, *h, 0, 2));
-      const XlaOp reset = Part(gates, 0), update = Part(gates, 1);
-      const XlaOp candidate = Tanh(
-          spec_.resets_before() ? Gates(x, reset * *h, 2, 1)
-                                : OfInput(x, 2, 1) + reset * OfState(*h, 2, 1));
-      const XlaOp one = xla::ScalarLike(update, 1.0);
-      *h = update * *h + (one - update) * candidate;
-    } else {
-      const XlaOp sum = Gates(x, *h, 0, 1);
-      *h = spec_.rnn_mode == RnnMode::kRnnTanh ? Tanh(sum)
-                                               : Max(sum, xla::ZerosLike(sum));
-    }
+    RunCell(AllCells(), x, h, c);
     if (spec_.num_proj > 0) {
       const XlaOp matrix =
           Block(places_.projection, {spec_.num_proj, spec_.num_units});
@@ -54,6 +58,30 @@ class Cell {
   }
 
  private:
+  template <typename... Cells>
+  void RunCell(CellList<Cells...>, XlaOp x, XlaOp* h, XlaOp* c) const {
+    int mode = 0;
+    ((mode++ == static_cast<int>(spec_.rnn_mode) ? RunStep<Cells>(x, h, c)
+                                                 : void()),
+     ...);
+  }
+  template <typename Cell>
+  void RunStep(XlaOp x, XlaOp* h, XlaOp* c) const {
+    constexpr int kJoint = Cell::kJointGates;
+    const Functions functions = {spec_.cell_clip};
+    XlaOp z[Cell::kSlots], kept[Cell::kSlots];
+    const XlaOp joint = Gates(x, *h, 0, kJoint);
+    for (int gate = 0; gate < kJoint; ++gate) z[gate] = Part(joint, gate);
+    if constexpr (Cell::kResetsBefore) {
+      Cell::ResetForward(functions, z, *h, kept);
+      z[kJoint] = Gates(x, kept[Cell::kGates], kJoint, 1);
+    } else if constexpr (kJoint < Cell::kGates) {
+      z[kJoint] = OfInput(x, kJoint, 1);
+      z[Cell::kGates] = OfState(*h, kJoint, 1);
+    }
+    Cell::Forward(functions, z, h, c, kept);
+  }
+
   XlaOp Block(int64_t offset, const std::vector<int64_t>& shape) const {
     int64_t size = 1;
     for (const int64_t dimension : shape) size *= dimension;
@@ -133,11 +161,6 @@ class Cell {
     const int64_t units = spec_.num_units;
     return xla::SliceInDim(gates, i * units, (i + 1) * units, /*stride=*/1, 2);
   }
-  XlaOp Clip(XlaOp cell) const {
-    if (spec_.cell_clip == 0.0f) return cell;
-    const XlaOp bound = xla::ScalarLike(cell, spec_.cell_clip);
-    return Clamp(Neg(bound), cell, bound);
-  }
 
   const RnnSpec& spec_;
   const std::array<int64_t, 2> rows_;  // The dimensions before the last.
@@ -168,9 +191,10 @@ SingleStepTensors SingleStep(const RnnProblem& problem,
       const int64_t i = layer * spec.num_dirs() + dir;
       XlaOp h = state(before.h, i), c;
       if (spec.is_lstm()) c = state(before.c, i);
-      const Cell cell(problem, types, params, layout.pseudo_layer(i),
-                      spec.layer_input_size(layer));
-      cell.Run(x, &h, &c);
+      const PseudoLayer pseudo_layer(problem, types, params,
+                                     layout.pseudo_layer(i),
+                                     spec.layer_input_size(layer));
+      pseudo_layer.Run(x, &h, &c);
       outputs.push_back(h);
       all_h.push_back(h);
       if (spec.is_lstm()) all_c.push_back(c);

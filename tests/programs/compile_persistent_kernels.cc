@@ -85,18 +85,18 @@ void AddJob(const std::string& file, const NamedGpu& gpu,
 // Adds the kernels that run a layer or a stack on a GPU, if it has room for
 // them.
 void AddPersistent(const NamedGpu& gpu, const std::string& architecture,
-                   const std::string& mode, const Type& type, int units,
-                   int dirs, int batch, int layers, std::vector<Job>* jobs) {
+                   RnnMode mode, const Type& type, int units, int dirs,
+                   int batch, int layers, std::vector<Job>* jobs) {
   for (const bool is_backward : {false, true}) {
     if (is_backward && layers > 1) continue;
     const std::vector<persistent::Division> divisions = persistent::Divisions(
-        {RnnMode::kLstm, type.dtype, !type.is_exact, is_backward,
+        {mode, type.dtype, !type.is_exact, is_backward,
          /*is_training=*/true, units, dirs, batch, layers},
         gpu.limits);
     if (divisions.empty()) continue;
     std::vector<std::string> macros =
         persistent::ShapeMacros(persistent::ChooseDivision(divisions)->shape);
-    macros.insert(macros.end(), {"IS_TRAINING", "IS_" + mode,
+    macros.insert(macros.end(), {"IS_TRAINING", CellMacro(mode),
                                  std::string("IS_") + type.name});
     AddJob(is_backward ? "backward.cu" : "forward.cu", gpu, architecture,
            macros, jobs);
@@ -121,10 +121,10 @@ std::vector<Job> AllJobs() {
       // These kernels leave products to cuBLAS.
       const bool is_same =
           !type.is_exact && type.dtype == RnnDataType::kFloat32;
-      for (const std::string mode :
-           {"LSTM", "GRU", "TANH", "RELU", "GRU_RESET_BEFORE"}) {
+      for (int i = 0; i < static_cast<int>(RnnMode::kCount); ++i) {
+        const RnnMode mode = static_cast<RnnMode>(i);
         if (gpu.limits.architecture >= type.oldest &&
-            mode != "GRU_RESET_BEFORE") {
+            !KindOf(mode).resets_before) {
           // Odd sizes use the code for unaligned words.
           for (const int units :
                {32, 75, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024}) {
@@ -139,7 +139,7 @@ std::vector<Job> AllJobs() {
           }
         }
         if (is_same) continue;
-        add("steps.cu", {"IS_" + mode, std::string("IS_") + type.name});
+        add("steps.cu", {CellMacro(mode), std::string("IS_") + type.name});
       }
       if (is_same) continue;
       add("auxiliary.cu", {std::string("IS_") + type.name});
@@ -220,7 +220,7 @@ void CheckPtx() {
                       : architecture.rfind("compute_1", 0) == 0,
           architecture);
     status = CompileCode(
-        "steps.cu", CompilerOptions(architecture, {"IS_LSTM", "IS_FLOAT16"}),
+        "steps.cu", CompilerOptions(architecture, {"CELL=Lstm", "IS_FLOAT16"}),
         &code, &log);
     Check(status.ok(), status.message);
     Check(

@@ -21,7 +21,7 @@ RnnStatus ResidentKernel::Get(const ResidentRequest& request, ResidentKernel*) {
 RnnStatus ResidentKernel::Enqueue(CUstream, const ResidentArguments& a) const {
   const auto& [mode, dtype, units, batch] = resident_request;
   const cudaDataType_t type = CudaType(dtype);
-  const int64_t gates = NumGates(mode);
+  const int64_t gates = KindOf(mode).num_gates;
   const auto load = [&](CUdeviceptr array, int64_t at) {
     return array == 0 ? 0.0 : Load(reinterpret_cast<void*>(array), type, at);
   };

@@ -74,7 +74,7 @@ int Registers(const ResidentShape& shape) {
 void CheckPlacement(const ResidentShape& shape) {
   Check(shape.num_units == request.num_units &&
             shape.batch == request.batch_size &&
-            shape.gates == NumGates(request.rnn_mode) &&
+            shape.gates == KindOf(request.rnn_mode).num_gates &&
             shape.item_bytes == static_cast<int>(SizeOf(request.dtype)),
         "a kernel for another layer");
   // Every unit has one block, every block has units, and all blocks run at

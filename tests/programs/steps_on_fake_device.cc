@@ -130,10 +130,8 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
       {"transposeUNIT_BYTES=4", ThreadOf(units_of_4::transpose_4)},
       {"transposeUNIT_BYTES=8", ThreadOf(units_of_8::transpose_8)},
       {"transposeUNIT_BYTES=16", ThreadOf(units_of_16::transpose_16)},
-#if defined(IS_GRU_RESET_BEFORE)
       {"reset_forward", ThreadOf(reset_forward)},
       {"reset_backward", ThreadOf(reset_backward)},
-#endif
   };
   const auto kernel = kernels.find(name);
   if (kernel == kernels.end()) return false;

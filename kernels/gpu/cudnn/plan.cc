@@ -12,14 +12,11 @@ namespace {
 
 const CudnnLibrary& Cudnn() { return Gpu().cudnn; }
 
-// cuDNN's numbers for the values of our enumerations, in their order. cuDNN is
-// given no GRU whose reset gate acts before the product.
+// cuDNN's numbers for the values of our enumerations, in their order.
 constexpr cudnnDataType_t kTypes[] = {CUDNN_DATA_DOUBLE, CUDNN_DATA_FLOAT,
                                       CUDNN_DATA_HALF, CUDNN_DATA_BFLOAT16};
 constexpr const char* kTypeNames[] = {"float64", "float32", "float16",
                                       "bfloat16"};
-constexpr cudnnRNNMode_t kModes[] = {CUDNN_LSTM, CUDNN_GRU, CUDNN_RNN_TANH,
-                                     CUDNN_RNN_RELU};
 constexpr cudnnRNNBiasMode_t kBiasModes[] = {
     CUDNN_RNN_NO_BIAS, CUDNN_RNN_SINGLE_INP_BIAS, CUDNN_RNN_SINGLE_REC_BIAS,
     CUDNN_RNN_DOUBLE_BIAS};
@@ -60,7 +57,7 @@ void* UnreadAddress() { return reinterpret_cast<void*>(uintptr_t{1} << 20); }
 
 std::string Describe(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
-  std::string text = RnnModeName(spec.rnn_mode);
+  std::string text = spec.kind().name;
   text += ", " + std::to_string(spec.num_layers) + " layers of " +
           std::to_string(spec.num_units) + " units";
   if (spec.num_proj > 0) {
@@ -116,7 +113,8 @@ RnnStatus CudnnPlan::DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32) {
   const RnnSpec& spec = problem_.spec;
   CRNN_RETURN_IF_FAILED(rnn_.Create());
   CRNN_RETURN_IF_FAILED(Cudnn().cudnnSetRNNDescriptor_v8(
-      rnn_.get(), CudnnAlgorithm(algorithm), Of(kModes, spec.rnn_mode),
+      rnn_.get(), CudnnAlgorithm(algorithm),
+      static_cast<cudnnRNNMode_t>(spec.kind().cudnn_mode),
       Of(kBiasModes, spec.bias_mode),
       spec.num_dirs() == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL,
       spec.input_mode == InputMode::kSkip ? CUDNN_SKIP_INPUT

@@ -21,8 +21,8 @@ class Auxiliary {
         steps_(static_cast<int>(problem.max_time)),
         units_(static_cast<int>(problem.spec.num_units)),
         gates_(static_cast<int>(problem.spec.num_gates())),
-        slots_(gates_ > 1 ? 4 : 1),
-        resets_before_(problem.spec.resets_before()),
+        slots_(static_cast<int>(problem.spec.kind().num_slots)),
+        splits_gate_(problem.spec.kind().splits_gate()),
         rate_(problem.spec.dropout) {}
 
   // The places of a unit in an array of gates.
@@ -95,7 +95,7 @@ class Auxiliary {
   // Sums are floats or, in float64, doubles.
   RnnStatus SumBiases(CUstream stream, const void* sums, int rows,
                       void* input_bias, void* recurrent_bias) const {
-    const int recurrent_slot = (resets_before_ ? gates_ : slots_) - 1;
+    const int recurrent_slot = (splits_gate_ ? slots_ : gates_) - 1;
     return Enqueue("sum_biases", stream, {CeilDiv(slots_ * units_, 32), 32, 8},
                    sums, rows, units_, gates_, slots_, recurrent_slot,
                    input_bias, recurrent_bias);
@@ -121,7 +121,7 @@ class Auxiliary {
 
   const RnnDataType dtype_;
   const int batch_, steps_, units_, gates_, slots_;
-  const bool resets_before_;
+  const bool splits_gate_;
   const float rate_;
 };
 

@@ -105,10 +105,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const long long at = sequence.b * all.state_stride + unit_of[round];
       carry_h[round] =
           ToFloat(static_cast<const Item*>(my.last_h_backprop)[at]);
-#if defined(IS_LSTM)
-      carry_c[round] =
-          ToFloat(static_cast<const Item*>(my.last_c_backprop)[at]);
-#endif
+      if constexpr (CellType::kHasC) {
+        carry_c[round] =
+            ToFloat(static_cast<const Item*>(my.last_c_backprop)[at]);
+      }
       if (!sequence.is_invalid) continue;
       carry_h[round] = carry_c[round] = InvalidValue();
 #pragma unroll
@@ -135,16 +135,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
         in.output_backprop = static_cast<const Item*>(
             my.output_backprop)[row * all.output_stride + unit];
-#if defined(IS_LSTM)
-        in.c = my.cells[row * NUM_UNITS + unit];
-        in.c_before =
-            step > 0 ? my.cells[(row - row_step) * NUM_UNITS + unit]
-                     : ToFloat(static_cast<const Item*>(
-                           my.first_c)[b_of[round] * all.state_stride + unit]);
-#elif defined(IS_GRU)
-        in.h_before =
-            static_cast<const Item*>(my.previous_h)[row * NUM_UNITS + unit];
-#endif
+        if constexpr (CellType::kHasC) {
+          in.c = my.cells[row * NUM_UNITS + unit];
+          in.c_before =
+              step > 0
+                  ? my.cells[(row - row_step) * NUM_UNITS + unit]
+                  : ToFloat(static_cast<const Item*>(
+                        my.first_c)[b_of[round] * all.state_stride + unit]);
+        }
+        if constexpr (CellType::kReadsH) {
+          in.h_before =
+              static_cast<const Item*>(my.previous_h)[row * NUM_UNITS + unit];
+        }
       }
     };
     load_inputs(steps - 1);
@@ -169,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       float output_backprop[kRounds], of_slots[kRounds][kSlots];
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
-        factors[round].Compute(inputs[round]);
+        factors[round] = MakeFactors(inputs[round], Functions());
         output_backprop[round] = ToFloat(inputs[round].output_backprop);
       }
       load_inputs(step - 1);
@@ -255,15 +257,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
         for (int slot = 0; slot < kSlots; ++slot) of_slots[round][slot] = 0.0f;
         if (step < length[round]) {
-          factors[round].Apply(dh + output_backprop[round], &carry_h[round],
-                               &carry_c[round], of_slots[round]);
+          carry_h[round] = 0.0f;
+          CellType::Backward(factors[round], dh + output_backprop[round],
+                             &carry_h[round], &carry_c[round], of_slots[round]);
         }
-        // In the recurrent product, a GRU's candidate takes the gradient of its
-        // recurrent side, which is in the fourth slot.
         float operands[kProductSlots] = {};
 #pragma unroll
         for (int gate = 0; gate < kGates; ++gate) {
-          operands[gate] = of_slots[round][OtherSlot(gate)];
+          operands[gate] = of_slots[round][CellType::RecurrentSlot(gate)];
         }
         Word* const to = reinterpret_cast<Word*>(
             gradients + (current * kRows + cell.row) * kPitch +
@@ -344,9 +345,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       if (b_of[round] < 0) continue;
       const long long at = b_of[round] * all.state_stride + unit_of[round];
       static_cast<Item*>(my.first_h_backprop)[at] = FromFloat(carry_h[round]);
-#if defined(IS_LSTM)
-      static_cast<Item*>(my.first_c_backprop)[at] = FromFloat(carry_c[round]);
-#endif
+      if constexpr (CellType::kHasC) {
+        static_cast<Item*>(my.first_c_backprop)[at] = FromFloat(carry_c[round]);
+      }
     }
     // Steps past a sequence's end have no gradient. Of a sequence whose length
     // was out of range, all gradients are NaN, and through the products that

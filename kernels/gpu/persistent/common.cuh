@@ -2,11 +2,12 @@
 //
 // Whoever compiles sets the macros NUM_UNITS, TEAM, IS_CLUSTER, BLOCK_UNITS,
 // WARPS, SPLITS, ROW_TILES, RESIDENT_PAIRS, IS_STACK and PRODUCTS, the fields
-// of a Shape, and those of cells.cuh.
+// of a Shape, and those of
+// cell_functions.cuh.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 
-#include "cells.cuh"
+#include "cell_functions.cuh"
 #include "sequences.cuh"
 
 using cudnn_rnn_tf::persistent::Part;

@@ -158,9 +158,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       if (sequence.b < 0) continue;
       const long long at = sequence.b * all.state_stride + unit_of[round];
       h[round] = ToFloat(first_h[at]);
-#if defined(IS_LSTM)
-      c[round] = ToFloat(static_cast<const Item*>(my.first_c)[at]);
-#endif
+      if constexpr (CellType::kHasC) {
+        c[round] = ToFloat(static_cast<const Item*>(my.first_c)[at]);
+      }
       if (sequence.is_invalid) h[round] = c[round] = InvalidValue();
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
@@ -169,10 +169,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             static_cast<const Item*>(my.recurrent_bias);
         const int at = gate * NUM_UNITS + unit_of[round];
         if (of_recurrent != nullptr) {
-          bias[round][gate] += ToFloat(of_recurrent[at]);
+          bias[round][CellType::RecurrentSlot(gate)] +=
+              ToFloat(of_recurrent[at]);
         }
         if (of_input != nullptr) {
-          bias[round][OtherSlot(gate)] += ToFloat(of_input[at]);
+          bias[round][gate] += ToFloat(of_input[at]);
         }
       }
     }
@@ -301,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             Receive(&gate_at(round, step, gate), &inputs[0][round][gate]);
           }
 #endif
-          added[round][OtherSlot(gate)] += ToFloat(inputs[0][round][gate]);
+          added[round][gate] += ToFloat(inputs[0][round][gate]);
 #pragma unroll
           for (int ahead = 1; ahead < kAhead; ++ahead) {
             inputs[ahead - 1][round][gate] = inputs[ahead][round][gate];
@@ -355,7 +356,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         read_sums(round, of_cell);
         h_before[round] = h[round];
         float new_h = h[round], new_c = c[round];
-        ComputeCell(of_cell, added[round], &new_h, &new_c, gate_values[round]);
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          added[round][CellType::RecurrentSlot(gate)] += of_cell[gate];
+        }
+        CellType::Forward(Functions(), added[round], &new_h, &new_c,
+                          gate_values[round]);
         if (step < length[round]) {
           h[round] = new_h;
           c[round] = new_c;
@@ -402,9 +408,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         for (int slot = 0; slot < kSlots; ++slot) {
           gate_at(round, step, slot) = FromFloat(gate_values[round][slot]);
         }
-#if defined(IS_LSTM)
-        my.cells[row * NUM_UNITS + unit_of[round]] = c[round];
-#endif
+        if constexpr (CellType::kHasC) {
+          my.cells[row * NUM_UNITS + unit_of[round]] = c[round];
+        }
 #endif
       }
     }
@@ -414,9 +420,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       if (b_of[round] < 0) continue;
       const long long at = b_of[round] * all.state_stride + unit_of[round];
       static_cast<Item*>(my.last_h)[at] = FromFloat(h[round]);
-#if defined(IS_LSTM)
-      static_cast<Item*>(my.last_c)[at] = FromFloat(c[round]);
-#endif
+      if constexpr (CellType::kHasC) {
+        static_cast<Item*>(my.last_c)[at] = FromFloat(c[round]);
+      }
     }
     // Past a sequence's end, outputs are zero. A sequence whose length was out
     // of range has no steps, so all its outputs are set here, to NaN, which its

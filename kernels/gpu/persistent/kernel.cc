@@ -55,7 +55,7 @@ std::string Describe(const KernelRequest& request, const Shape& shape,
   const char* const types[] = {
       "float64", shape.products == Shape::kDirect ? "TF32" : "float32",
       "float16", "bfloat16"};
-  return std::string(RnnModeName(request.rnn_mode)) + ", " +
+  return std::string(KindOf(request.rnn_mode).name) + ", " +
          std::to_string(request.num_units) + " units, " +
          types[static_cast<int>(request.dtype)] + ", " +
          (request.is_backward   ? "backward"
@@ -163,7 +163,7 @@ RnnStatus Kernel::Compile(const KernelRequest& request, const Shape& shape,
   const char* const name = request.is_backward ? "backward" : "forward";
   std::vector<std::string> macros = ShapeMacros(shape);
   macros.push_back(TypeMacro(request.dtype));
-  macros.push_back(ModeMacro(request.rnn_mode));
+  macros.push_back(CellMacro(request.rnn_mode));
   if (request.is_training) macros.push_back("IS_TRAINING");
   CRNN_RETURN_IF_ERROR(
       CompileKernel(std::string(name) + ".cu", name, macros, &kernel->kernel_));

@@ -111,27 +111,29 @@ struct Network::BackwardPass {
   // share a product.
   RnnStatus RecurrentWeights(const ParamLayout::PseudoLayer& at, int64_t d,
                              const BackwardArguments& arguments) const {
-    const int64_t outputs = spec.output_size(), num_gates = spec.num_gates();
+    const CellKind& kind = spec.kind();
+    const int64_t outputs = spec.output_size(), num_gates = kind.num_gates;
     const BackwardDirection& direction = arguments.direction[d];
     const bool has_masks = network.problem_.has_recurrent_dropout();
     Factor operand = {};
     for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
       const int64_t offset = at.recurrent_weights + gate * units * outputs;
-      const bool is_candidate = spec.is_gru() && gate == 2;
-      if (is_candidate && spec.resets_before()) {
+      const bool is_joint = gate < kind.joint_gates;
+      if (!is_joint && kind.resets_before) {
         return MultiplySteps(
             units, outputs, network.At(direction.gates, gate * units),
-            gates_pitch, {network.At(direction.gates, 3 * units), gates_pitch},
+            gates_pitch,
+            {network.At(direction.gates, num_gates * units), gates_pitch},
             offset);
       }
-      const int64_t slot = is_candidate ? 3 : gate;
+      const int64_t slot = is_joint ? gate : num_gates;
       if (has_masks) {
         count = 1;
         CRNN_RETURN_IF_ERROR(network.loop_->MaskStates(
             handles.stream, *workspace.step_memory, arguments.sequences, d,
             gate, direction.previous_h, workspace.masked_h));
       } else {
-        count = spec.is_gru() && gate == 0 ? 2 : num_gates - gate;
+        count = is_joint ? kind.joint_gates : 1;
       }
       if (gate == 0 || has_masks) {
         CRNN_RETURN_IF_ERROR(MakeOperand(

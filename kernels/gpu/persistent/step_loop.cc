@@ -13,11 +13,6 @@ namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
 
-// The gates of a direction whose recurrent matrices read h. They come first.
-int64_t NumGatesOfH(const RnnSpec& spec) {
-  return spec.resets_before() ? 2 : spec.num_gates();
-}
-
 RnnStatus Check(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
@@ -41,7 +36,7 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
   loop->problem_ = problem;
   loop->allows_tf32_ = allow_tf32;
   const std::vector<std::string> macros = {TypeMacro(problem.dtype),
-                                           ModeMacro(problem.spec.rnn_mode)};
+                                           CellMacro(problem.spec.rnn_mode)};
   for (const auto& [entry, kernel] :
        {std::pair("draw_masks", &loop->draw_masks_),
         {"forward_step", &loop->forward_step_},
@@ -58,7 +53,7 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
 
 StepLoop::Memory::Memory(const RnnProblem& problem, Arena* arena) {
   const RnnSpec& spec = problem.spec;
-  const int64_t gates = NumGatesOfH(spec), dirs = spec.num_dirs();
+  const int64_t gates = spec.kind().gates_of_h, dirs = spec.num_dirs();
   const int64_t units = spec.num_units, outputs = spec.output_size();
   const int64_t states = dirs * problem.batch_size * units;
   const auto item = static_cast<int64_t>(SizeOf(problem.dtype));
@@ -110,7 +105,7 @@ RnnStatus StepLoop::Begin(const Handles& handles, const Memory& memory,
     const char* const weights =
         static_cast<const char*>(direction.recurrent_weights);
     const int64_t of_candidate =
-        NumGatesOfH(spec) * spec.num_units * spec.output_size() * item;
+        spec.kind().gates_of_h * spec.num_units * spec.output_size() * item;
     const std::pair<const Matrices*, const void*> copies[] = {
         {&memory.recurrent, weights},
         {&memory.candidate, weights + of_candidate},

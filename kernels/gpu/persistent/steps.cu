@@ -1,7 +1,7 @@
 // The kernels of a layer whose steps are enqueued one by one: cuBLAS computes
 // the products of a step, and one of these kernels the cells.
 #define HAS_EXACT_FUNCTIONS
-#include "cells.cuh"
+#include "cell_functions.cuh"
 #include "elementwise.cuh"
 #include "sequences.cuh"
 
@@ -44,7 +44,7 @@ struct Place {
   }
   // Its number of those that all gates have whose matrices read h.
   int OfGate(int gate) const {
-    return direction * kGatesOfH * batch * steps.units +
+    return direction * CellType::kGatesOfH * batch * steps.units +
            gate * steps.gate_stride + b * steps.sequence_stride + unit;
   }
   // Its number of [D, B, P], if it is one of the projected units.
@@ -60,7 +60,7 @@ struct Place {
     } else {
       const unsigned char mask = steps.masks[i];
 #pragma unroll
-      for (int gate = 0; gate < kGatesOfH; ++gate) {
+      for (int gate = 0; gate < CellType::kGatesOfH; ++gate) {
         StoreItem(steps.operands, OfGate(gate), Masked(steps, mask, gate, h));
       }
     }
@@ -92,6 +92,11 @@ struct Own : Place {
   Item* GatesAt(Index row) const {
     return static_cast<Item*>(my.gates) + row * kSlots * steps.units + unit;
   }
+  // The sums of its sequence's gradients in the slots.
+  Sum* BiasSums() const {
+    return reinterpret_cast<Sum*>(my.bias_sums) +
+           static_cast<Index>(b) * kSlots * steps.units + unit;
+  }
   // This stands for a number where a step has none.
   Sum Padding() const { return sequence.is_invalid ? InvalidValue() : 0.0f; }
 };
@@ -102,13 +107,14 @@ void AddInput(const Own<ForwardArguments>& at, const Item* gates, int gate,
               Sum* inputs) {
   const int of_gate = gate * at.steps.units + at.unit;
   if (at.my.recurrent_bias != nullptr) {
-    inputs[gate] += LoadItem(at.my.recurrent_bias, of_gate);
+    inputs[CellType::RecurrentSlot(gate)] +=
+        LoadItem(at.my.recurrent_bias, of_gate);
   }
   Sum input = ToFloat(gates[gate * at.steps.units]);
   if (at.my.input_bias != nullptr) {
     input += LoadItem(at.my.input_bias, of_gate);
   }
-  inputs[OtherSlot(gate)] += input;
+  inputs[gate] += input;
 }
 
 // Stores the projected h of the step before where it is wanted.
@@ -177,21 +183,26 @@ extern "C" __global__ void draw_masks(StepBuffers steps, int batch,
   }
 }
 
-#if defined(IS_GRU_RESET_BEFORE)
-// Multiplies h by the reset gate, for the products of the candidates.
+// The following two kernels are for cells that reset before. This one computes
+// what the matrices of the candidates read.
 extern "C" __global__ void reset_forward(const ForwardArguments all,
                                          StepBuffers steps, int step) {
   const Index count = Place::Count(steps, all.sequences.batch);
   for (Index i = FirstIndex(); i < count; i += IndexStep()) {
     const Own<ForwardArguments> at(all, steps, i);
     if (at.IsPadding(step)) continue;
-    Sum inputs[kSlots] = {};
-    AddInput(at, at.GatesAt(at.RowAt(step)), 0, inputs);
-    const Sum reset = Sigmoid(
-        static_cast<const Sum*>(steps.products)[at.OfGate(0)] + inputs[0]);
+    Item* const gates = at.GatesAt(at.RowAt(step));
+    Sum z[kSlots] = {}, kept[kSlots] = {};
+    AddInput(at, gates, 0, z);
+    z[0] += static_cast<const Sum*>(steps.products)[at.OfGate(0)];
     Sum h = static_cast<const Sum*>(steps.carried)[i];
-    if (steps.masks != nullptr) h = Masked(steps, steps.masks[i], 2, h);
-    StoreItem(steps.candidate_operands, i, reset * h);
+    if (steps.masks != nullptr)
+      h = Masked(steps, steps.masks[i], kGates - 1, h);
+    CellType::ResetForward(Functions(), z, h, kept);
+    StoreItem(steps.candidate_operands, i, kept[kSlots - 1]);
+    if (at.my.previous_h == nullptr) continue;
+    gates[0] = FromFloat(kept[0]);
+    gates[(kSlots - 1) * steps.units] = FromFloat(kept[kSlots - 1]);
   }
 }
 
@@ -205,23 +216,21 @@ extern "C" __global__ void reset_backward(const BackwardArguments all,
     if (at.IsPadding(step)) continue;
     const Index row = at.RowAt(step);
     Item& gate = *at.GatesAt(row);
-    const Sum reset = ToFloat(gate);
     const Sum h = LoadItem(at.my.previous_h, row * steps.units + at.unit);
     Sum through = static_cast<const Sum*>(steps.candidate_products)[i];
     if (steps.masks != nullptr) {
-      through = Masked(steps, steps.masks[i], 2, through);
+      through = Masked(steps, steps.masks[i], kGates - 1, through);
     }
-    static_cast<Sum*>(steps.carried)[i] += through * reset;
-    const Sum gradient = through * h * reset * (1.0f - reset);
+    const Sum reset = ToFloat(gate);
+    Sum gradient = 0.0f;
+    CellType::ResetBackward(Functions(), &reset, h, through,
+                            static_cast<Sum*>(steps.carried) + i, &gradient);
     gate = FromFloat(gradient);
     StoreItem(steps.operands, at.OfGate(0), gradient);
-    Sum& bias_sum = reinterpret_cast<Sum*>(
-        at.my.bias_sums)[static_cast<Index>(at.b) * kSlots * steps.units +
-                         at.unit];
+    Sum& bias_sum = *at.BiasSums();
     bias_sum = (at.IsLast(step) ? 0.0f : bias_sum) + gradient;
   }
 }
-#endif
 
 // Computes the cells of a step after its products. Step -1 stands for the first
 // states, which the first step reads. With projections, a step also stores the
@@ -254,27 +263,25 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
     Sum h = 0.0f, c = 0.0f;
     if (step < 0) {
       if (has_output) h = LoadItem(my.first_h, at.state);
-#if defined(IS_LSTM)
-      c = LoadItem(my.first_c, at.b * steps.cell_stride + at.unit);
-#endif
+      if constexpr (CellType::kHasC) {
+        c = LoadItem(my.first_c, at.b * steps.cell_stride + at.unit);
+      }
       if (at.sequence.is_invalid) h = c = InvalidValue();
     } else {
-#if defined(IS_LSTM)
-      c = *carried;
-#elif defined(IS_GRU)
-      h = *carried;
-#endif
+      if constexpr (CellType::kHasC) c = *carried;
+      if constexpr (CellType::kReadsH) h = *carried;
       Item* const gates = at.GatesAt(row);
-      Sum sums[kGates], inputs[kSlots] = {}, values[kSlots];
+      Sum z[kSlots] = {}, values[kSlots];
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
-        AddInput(at, gates, gate, inputs);
-        sums[gate] =
-            gate < kGatesOfH
+        if (CellType::IsOfReset(gate)) continue;
+        AddInput(at, gates, gate, z);
+        z[CellType::RecurrentSlot(gate)] +=
+            gate < CellType::kGatesOfH
                 ? static_cast<const Sum*>(steps.products)[at.OfGate(gate)]
                 : static_cast<const Sum*>(steps.candidate_products)[i];
       }
-      ComputeCell(sums, inputs, &h, &c, values, steps.clip);
+      CellType::Forward(Functions{steps.clip}, z, &h, &c, values);
       if (projects) {
         StoreItem(steps.operands, i, h);
       } else {
@@ -283,27 +290,23 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
       if (is_training) {
 #pragma unroll
         for (int slot = 0; slot < kSlots; ++slot) {
-          if (kResetsBefore && slot == 3) continue;
+          if (CellType::IsOfReset(slot)) continue;
           gates[slot * units] = FromFloat(values[slot]);
         }
-#if defined(IS_GRU_RESET_BEFORE)
-        gates[3 * units] =
-            static_cast<const Item*>(steps.candidate_operands)[i];
-#elif defined(IS_LSTM)
-        reinterpret_cast<Sum*>(my.cells)[of_row] = c;
-#endif
+        if constexpr (CellType::kHasC) {
+          reinterpret_cast<Sum*>(my.cells)[of_row] = c;
+        }
         if (projects) StoreItem(my.unprojected, of_row, h);
       }
     }
     const bool is_last = at.IsLast(step);
-#if defined(IS_LSTM)
-    *carried = c;
-    if (is_last) {
-      StoreItem(my.last_c, at.b * steps.cell_stride + at.unit, c);
+    if constexpr (CellType::kHasC) {
+      *carried = c;
+      if (is_last) {
+        StoreItem(my.last_c, at.b * steps.cell_stride + at.unit, c);
+      }
     }
-#elif defined(IS_GRU)
-    *carried = h;
-#endif
+    if constexpr (CellType::kReadsH) *carried = h;
     // What follows is for h after its projection, which is not known yet.
     if (!has_output || (projects && step >= 0)) continue;
     if (is_last) {
@@ -351,12 +354,14 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
     const Sum* const products = static_cast<const Sum*>(steps.products);
     [[maybe_unused]] Sum* const carry = static_cast<Sum*>(steps.carried) + i;
     Sum dh = 0.0f, carried = 0.0f;
-#if defined(IS_LSTM)
-    const Index cell_state = at.b * steps.cell_stride + at.unit;
-    carried = is_last ? LoadItem(my.last_c_backprop, cell_state) : *carry;
-#elif defined(IS_GRU)
-    if (!is_last) dh = *carry;
-#endif
+    [[maybe_unused]] const Index cell_state =
+        at.b * steps.cell_stride + at.unit;
+    if constexpr (CellType::kHasC) {
+      carried = is_last ? LoadItem(my.last_c_backprop, cell_state) : *carry;
+    }
+    if constexpr (CellType::kReadsH) {
+      if (!is_last) dh = *carry;
+    }
     if (projects) {
       if (step >= 0) dh = products[i];
     } else if (is_last) {
@@ -366,18 +371,17 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
     } else {
       const unsigned char mask = steps.masks[i];
 #pragma unroll
-      for (int gate = 0; gate < kGatesOfH; ++gate) {
+      for (int gate = 0; gate < CellType::kGatesOfH; ++gate) {
         dh += Masked(steps, mask, gate, products[at.OfGate(gate)]);
       }
     }
-    Sum* const bias_sums = reinterpret_cast<Sum*>(my.bias_sums) +
-                           static_cast<Index>(at.b) * kSlots * units + at.unit;
+    Sum* const bias_sums = at.BiasSums();
     if (at.sequence.is_invalid) dh = carried = InvalidValue();
     if (step < 0) {
       if (!projects) StoreItem(my.first_h_backprop, at.state, dh);
-#if defined(IS_LSTM)
-      StoreItem(my.first_c_backprop, cell_state, carried);
-#endif
+      if constexpr (CellType::kHasC) {
+        StoreItem(my.first_c_backprop, cell_state, carried);
+      }
       if (!is_last) continue;
       // The sequence has no steps.
 #pragma unroll
@@ -391,42 +395,40 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
     for (int slot = 0; slot < kSlots; ++slot) {
       in.gates[slot] = gates[slot * units];
     }
-#if defined(IS_LSTM)
-    const Sum* const cells = reinterpret_cast<const Sum*>(my.cells);
-    in.c = cells[row * units + at.unit];
-    in.c_before = step > 0 ? cells[at.RowAt(step - 1) * units + at.unit]
-                           : LoadItem(my.first_c, cell_state);
-#elif defined(IS_GRU)
-    in.h_before =
-        static_cast<const Item*>(my.previous_h)[row * units + at.unit];
-#endif
+    if constexpr (CellType::kHasC) {
+      const Sum* const cells = reinterpret_cast<const Sum*>(my.cells);
+      in.c = cells[row * units + at.unit];
+      in.c_before = step > 0 ? cells[at.RowAt(step - 1) * units + at.unit]
+                             : LoadItem(my.first_c, cell_state);
+    }
+    if constexpr (CellType::kReadsH) {
+      in.h_before =
+          static_cast<const Item*>(my.previous_h)[row * units + at.unit];
+    }
     if (!projects) {
       dh += LoadItem(my.output_backprop, row * all.output_stride + at.unit);
     }
-    Factors factors;
-    factors.Compute(in, steps.clip);
     Sum carry_h, gradients[kSlots];
-    factors.Apply(dh, &carry_h, &carried, gradients);
-#if defined(IS_LSTM)
-    *carry = carried;
-#elif defined(IS_GRU)
-    *carry = carry_h;
-#endif
+    CellType::Backward(MakeFactors(in, {steps.clip}), dh, &carry_h, &carried,
+                       gradients);
+    if constexpr (CellType::kHasC) *carry = carried;
+    if constexpr (CellType::kReadsH) *carry = carry_h;
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
-      // The reset gate's gradient follows, and r * h stays.
-      if (kResetsBefore && (slot == 0 || slot == 3)) continue;
+      if (CellType::IsOfReset(slot)) continue;
       gates[slot * units] = FromFloat(gradients[slot]);
       bias_sums[slot * units] =
           (is_last ? 0.0f : bias_sums[slot * units]) + gradients[slot];
     }
 #pragma unroll
-    for (int gate = kResetsBefore ? 1 : 0; gate < kGatesOfH; ++gate) {
-      StoreItem(steps.operands, at.OfGate(gate), gradients[OtherSlot(gate)]);
+    for (int gate = 0; gate < CellType::kGatesOfH; ++gate) {
+      if (CellType::IsOfReset(gate)) continue;
+      StoreItem(steps.operands, at.OfGate(gate),
+                gradients[CellType::RecurrentSlot(gate)]);
     }
-#if defined(IS_GRU_RESET_BEFORE)
-    StoreItem(steps.candidate_operands, i, gradients[2]);
-#endif
+    if constexpr (CellType::kResetsBefore) {
+      StoreItem(steps.candidate_operands, i, gradients[kGates - 1]);
+    }
   }
 }
 

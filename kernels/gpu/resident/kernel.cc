@@ -53,7 +53,7 @@ RnnStatus PlaceResident(const ResidentRequest& request, const DeviceLimits& gpu,
   shape->num_units =
       static_cast<int>(std::min<int64_t>(request.num_units, kMaxUnits));
   shape->batch = static_cast<int>(request.batch_size);
-  shape->gates = static_cast<int>(NumGates(request.rnn_mode));
+  shape->gates = static_cast<int>(KindOf(request.rnn_mode).num_gates);
   shape->item_bytes = item;
   shape->units = CeilDiv(shape->num_units, gpu.multiprocessors);
   // A block writes words of two numbers of a half type, so it has whole pairs
@@ -107,7 +107,7 @@ RnnStatus PlaceResident(const ResidentRequest& request, const DeviceLimits& gpu,
 std::vector<std::string> ResidentMacros(const ResidentRequest& request,
                                         const ResidentShape& shape) {
   std::vector<std::string> macros = {TypeMacro(request.dtype),
-                                     ModeMacro(request.rnn_mode)};
+                                     CellMacro(request.rnn_mode)};
   for (const auto& [name, value] : {std::pair("NUM_UNITS", shape.num_units),
                                     {"BATCH", shape.batch},
                                     {"UNITS", shape.units},

@@ -3,9 +3,9 @@
 //
 // Whoever compiles it sets the macros NUM_UNITS, BATCH, UNITS, WARPS,
 // IN_REGISTERS, IN_SHARED, AHEAD and KEPT, fields of a ResidentShape, and those
-// of cells.cuh.
+// of cell_functions.cuh.
 #define HAS_EXACT_FUNCTIONS
-#include "cells.cuh"
+#include "cell_functions.cuh"
 #include "resident_shape.h"
 
 using cudnn_rnn_tf::ResidentShape;
@@ -186,20 +186,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     h_of[round] =
         ToFloat(first == 0 ? first_h[b * NUM_UNITS + unit]
                            : outputs_at(first - 1)[b * stride + unit]);
-#if defined(IS_LSTM)
-    c_of[round] =
-        ToFloat((first == 0 ? first_c : last_c)[b * NUM_UNITS + unit]);
-#endif
+    if constexpr (CellType::kHasC) {
+      c_of[round] =
+          ToFloat((first == 0 ? first_c : last_c)[b * NUM_UNITS + unit]);
+    }
 #pragma unroll
     for (int gate = 0; gate < kGates; ++gate) {
       const int at = gate * NUM_UNITS + unit;
       // With branches that add to zeros, the compiler runs out of registers.
-      bias[round][gate] =
+      const int slot = CellType::RecurrentSlot(gate);
+      bias[round][slot] =
           recurrent_bias == nullptr ? 0.0f : ToFloat(recurrent_bias[at]);
       const float of_input =
           input_bias == nullptr ? 0.0f : ToFloat(input_bias[at]);
-      const int slot = OtherSlot(gate);
-      bias[round][slot] = of_input + (slot == gate ? bias[round][gate] : 0.0f);
+      bias[round][gate] = of_input + (slot == gate ? bias[round][gate] : 0.0f);
     }
   }
   __syncthreads();
@@ -380,15 +380,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
         of_gate[gate] = SumOfWarp(sum);
       }
-      float added[kSlots], values[kSlots];
-#pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) added[slot] = bias[round][slot];
+      float z[kSlots], values[kSlots];
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
-        float* const side = OtherSlot(gate) == gate ? of_gate : added;
-        side[OtherSlot(gate)] += inputs[round][gate];
+        const int slot = CellType::RecurrentSlot(gate);
+        z[slot] = of_gate[gate] + (slot == gate ? inputs[round][gate] : 0.0f) +
+                  bias[round][slot];
+        if (slot != gate) z[gate] = bias[round][gate] + inputs[round][gate];
       }
-      ComputeCell(of_gate, added, &h_of[round], &c_of[round], values);
+      CellType::Forward(Functions(), z, &h_of[round], &c_of[round], values);
       const Item item = PresentItem(h_of[round]);
       h_of[round] = ToFloat(item);
       const bool writes = exists(cell) && thread % kLanesOfCell == 0;
@@ -410,8 +410,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if (!exists(cell) || thread % kLanesOfCell != 0) continue;
     const int at = cell / UNITS * NUM_UNITS + first_unit + cell % UNITS;
     last_h[at] = PresentItem(h_of[round]);
-#if defined(IS_LSTM)
-    last_c[at] = PresentItem(c_of[round]);
-#endif
+    if constexpr (CellType::kHasC) last_c[at] = PresentItem(c_of[round]);
   }
 }

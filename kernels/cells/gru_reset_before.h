@@ -1,0 +1,45 @@
+// A GRU whose reset gate multiplies h before the candidate's recurrent matrix
+// does.
+struct GruResetBefore : CellShape<3, 2, /*resets_before=*/true> {
+  static constexpr bool kReadsH = true;
+
+  template <typename F, typename V>
+  static void ResetForward(const F& f, const V* z, V h, V* kept) {
+    kept[0] = f.Sigmoid(z[0]);
+    kept[3] = kept[0] * h;
+  }
+  template <typename F, typename V>
+  static void Forward(const F& f, const V* z, V* h, V*, V* kept) {
+    kept[1] = f.Sigmoid(z[1]);
+    kept[2] = f.Tanh(z[2]);
+    *h = f.Between(kept[1], *h, kept[2]);
+  }
+
+  template <typename Factor>
+  struct Factors {
+    Factor update, candidate, h_to_h;
+  };
+  template <typename F, typename V>
+  static Factors<typename F::Factor> Prepare(const F& f, const V* kept,
+                                             V h_before, V, V) {
+    return {
+        f.Product(h_before - kept[2], kept[1], f.OneMinus(kept[1])),
+        f.Product(f.OneMinus(kept[1]), f.OneMinus(kept[2] * kept[2])),
+        f.Product(kept[1]),
+    };
+  }
+  template <typename Factor, typename V>
+  static void Backward(const Factors<Factor>& by, V dh, V* carry_h, V*, V* dz) {
+    dz[1] = dh * by.update;
+    dz[2] = dh * by.candidate;
+    *carry_h = dh * by.h_to_h;
+  }
+  // `through` is the gradient of slot 3, and `dh` that of the h which it was
+  // made of.
+  template <typename F, typename V>
+  static void ResetBackward(const F& f, const V* kept, V h, V through, V* dh,
+                            V* dz) {
+    *dh = *dh + through * kept[0];
+    dz[0] = through * h * kept[0] * f.OneMinus(kept[0]);
+  }
+};

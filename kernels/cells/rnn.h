@@ -1,0 +1,33 @@
+// Plain recurrent networks, which have one gate.
+struct RnnTanh : CellShape<1> {
+  template <typename F, typename V>
+  static void Forward(const F& f, const V* z, V* h, V*, V* kept) {
+    *h = kept[0] = f.Tanh(z[0]);
+  }
+
+  template <typename Factor>
+  struct Factors {
+    Factor gate;
+  };
+  template <typename F, typename V>
+  static Factors<typename F::Factor> Prepare(const F& f, const V* kept, V, V,
+                                             V) {
+    return {f.Product(f.OneMinus(kept[0] * kept[0]))};
+  }
+  template <typename Factor, typename V>
+  static void Backward(const Factors<Factor>& by, V dh, V*, V*, V* dz) {
+    dz[0] = dh * by.gate;
+  }
+};
+
+struct RnnRelu : RnnTanh {
+  template <typename F, typename V>
+  static void Forward(const F& f, const V* z, V* h, V*, V* kept) {
+    *h = kept[0] = f.Relu(z[0]);
+  }
+  template <typename F, typename V>
+  static Factors<typename F::Factor> Prepare(const F& f, const V* kept, V, V,
+                                             V) {
+    return {f.ReluSlope(kept[0])};
+  }
+};

@@ -1,0 +1,73 @@
+// The functions that cells.h asks for, and what kernels need around a cell. The
+// persistent kernels and those of single steps share this file; the latter
+// define HAS_EXACT_FUNCTIONS, for a sigmoid and a tanh that are as exact as the
+// type that kernels compute in. Beside the products of cuBLAS, they take little
+// time.
+//
+// Whoever compiles defines CELL, a type of cells.h, and a type as items.cuh
+// says.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_CELL_FUNCTIONS_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_CELL_FUNCTIONS_CUH_
+
+#include "arguments.h"
+#include "cells.h"
+#if !defined(HAS_EXACT_FUNCTIONS)
+#include "device.cuh"
+#else
+#include "items.cuh"
+#if defined(IS_FLOAT64)
+static double Sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+static double Tanh(double x) { return tanh(x); }
+#else
+static float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+static float Tanh(float x) { return tanhf(x); }
+#endif
+#endif
+
+using CellType = CELL;
+constexpr int kGates = CellType::kGates, kSlots = CellType::kSlots;
+
+struct Functions {
+  using Factor = Sum;
+  Sum clip = 0.0f;  // 0 for none.
+
+  Sum Sigmoid(Sum x) const { return ::Sigmoid(x); }
+  Sum Tanh(Sum x) const { return ::Tanh(x); }
+  // Comparisons are false for NaN, which therefore stays NaN.
+  Sum Relu(Sum x) const { return x < 0.0f ? 0.0f : x; }
+  Sum OneMinus(Sum x) const { return 1.0f - x; }
+  Sum Between(Sum a, Sum x, Sum y) const { return y + a * (x - y); }
+  Sum Limit(Sum c) const {
+    if (clip == 0.0f) return c;
+    return c < -clip ? -clip : c > clip ? clip : c;
+  }
+  template <typename... Sums>
+  Sum Product(Sums... x) const {
+    return (... * x);
+  }
+  Sum ThroughLimit(Sum c, Sum factor) const {
+    return clip == 0.0f || (c < clip && c > -clip) ? factor : 0.0f;
+  }
+  Sum ReluSlope(Sum y) const { return y > 0.0f ? 1.0f : 0.0f; }
+};
+
+// The numbers that a cell's step backward reads.
+struct CellInputs {
+  Item gates[kSlots];
+  Item h_before, output_backprop;
+  Sum c, c_before;
+};
+
+// A cell's gradients are factors times the gradients of its h and c, so that
+// all but a few products can be made before the latter are known.
+using Factors = CellType::Factors<Sum>;
+static Factors MakeFactors(const CellInputs& in, const Functions& functions) {
+  Sum kept[kSlots];
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot)
+    kept[slot] = ToFloat(in.gates[slot]);
+  return CellType::Prepare(functions, kept, ToFloat(in.h_before), in.c,
+                           in.c_before);
+}
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_CELL_FUNCTIONS_CUH_
