@@ -26,8 +26,8 @@ fastest, and where there are two ways, both are timed and the faster one counts:
 * Keras: its layers in a `tf.function`, with a mask; with cuDNN where Keras uses it, or compiled.
 
 Each model and system has a process of its own, alone on its device; it imports its libraries while
-the process before it measures. A sample is the time of steps that run back to back for about 0.1 s, at
-least one; the device is waited for at its end. The median of five samples counts. The peak of
+the process before it measures. A sample is the time of steps that run back to back for about 0.1 s,
+at least one; the device is waited for at its end. The median of five samples counts. The peak of
 memory is the most that tensors hold at once in steps of training, by the framework's allocator.
 """
 

@@ -380,7 +380,7 @@ def test_page_of_models_compares_with_the_faster_library(tmp_path):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     models_page.write(path)
     page = path.with_suffix(".md").read_text()
-    of_training, of_inference, memory, _ = tables(page)
+    of_training, of_inference, _, memory = tables(page)
     elmo, isaac, deepspeech = of_training[1:]  # Those of which little is known come first.
     assert [elmo[0], *elmo[2:6]] == ["ELMo", "10", "–", "–", "–"]
     assert isaac[2:6] == ["4", "3 (padded)", "–", "0.75"]
