@@ -266,7 +266,7 @@ def page(path: pathlib.Path) -> str:
         ms = [results.ms(row, system, kind) for system in SYSTEMS]
         times = [f"{value:.3f}" if value else "–" for value in ms]
         ratio = results.ratio(row, "keras", "drop-in", kind)
-        rows.append([row, kind, *times, f"{ratio:.1f}" if ratio else "–"])
+        rows.append([row, kind, f"{ratio:.1f}" if ratio else "–", *times])
     ratios = {
         f"{slower} / {faster}, mask: {kind}": results.ratios(slower, faster, kind)
         for kind in results.kinds
@@ -296,7 +296,7 @@ def page(path: pathlib.Path) -> str:
         + "[benchmarks/gpu_doors.py](../gpu_doors.py) says what a step is.",
         "; ".join(results.environments),
         pages.table(
-            ["network", "mask", "Keras", "drop-in", "accelerated", "own", "Keras / drop-in"], rows
+            ["network", "mask", "Keras / drop-in", "Keras", "drop-in", "accelerated", "own"], rows
         ),
         pages.table(["ratio", "geometric mean", "least", "most"], of_ratios),
     ]

@@ -60,21 +60,22 @@ def _speed_table(times: Times, training: bool, variant: str) -> str:
         peers["cuDNN"] = ("cudnn_rnn_tf", "cudnn")
     else:
         titles, own_variants = ["this package, mask", "this package, lengths"], [variant, "lengths"]
-    for name, suffix in zip(peers, ("", "") if variant == "full" else MASKED, strict=False):
-        titles += [name + suffix, "ratio"]
-    titles += ["by cuDNN", "ratio"] if variant == "full" else []
+    suffixes = ("", "") if variant == "full" else MASKED
+    titles += [name + suffix for name, suffix in zip(peers, suffixes, strict=False)]
+    titles += ["by cuDNN"] if variant == "full" else []
     ratios: dict[str, list[float]] = {name: [] for name in peers}
     table = []
     for row in rows:
         own = times["cudnn_rnn_tf", row, variant]
         cells = [_cell(times.get(("cudnn_rnn_tf", row, name))) for name in own_variants]
-        for name, (system, theirs) in peers.items():
-            time = times.get((system, row, theirs))
-            cells += [_cell(time), _ratio(time, own)]
+        of_peers = {name: times.get((system, row, kind)) for name, (system, kind) in peers.items()}
+        for name, time in of_peers.items():
             if time:
                 ratios[name].append(time / own)
-        table.append([row.rsplit(", ", 1)[0], *cells])
-    return _table(["network", *titles], table) + _means(ratios)
+        gains = [_ratio(time, own) for time in of_peers.values()]
+        table.append([row.rsplit(", ", 1)[0], *gains, *cells, *map(_cell, of_peers.values())])
+    titles = ["network", *(f"as {name}" for name in peers), *titles]
+    return _table(titles, table) + _means(ratios)
 
 
 def _steps_table(times: Times) -> str:
@@ -149,9 +150,9 @@ LEGEND = """\
 * **By cuDNN**: this package with `algorithm="cudnn"`, so that cuDNN's kernels compute the layer
   instead of this package's; the kernels of a pass are recorded as a CUDA graph, and then launched
   together.
-* **Ratio**: the time in the column to its left, divided by this package's time (in the tables
-  “different lengths”, its time with a mask); above 1, this package's kernels are faster. Each table
-  is sorted by its first ratio column, smallest first.
+* **As Keras**, **as PyTorch** and **as cuDNN** say how many times as fast as these this package is:
+  their time, divided by this package's (in the tables “different lengths”, its time with a mask).
+  Each table is sorted by the first of these columns, smallest first.
 * **–** was not measured. Keras does not run bfloat16 by cuDNN."""
 
 

@@ -10,12 +10,15 @@ import pathlib
 import re
 from collections.abc import Iterator
 
+import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+# The search finds the guides before these.
+LATER = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/", "internals/")
 # The navigation names these.
 PAGES = (
     "CONTRIBUTING.md",
@@ -23,6 +26,17 @@ PAGES = (
     *(ROOT / "benchmarks" / "results").glob("*.md"),
 )
 LINK = re.compile(r"(?<=\]\()[^)#:\s]+(?=[#)])")
+
+
+class CallArguments(griffe.Extension):
+    """Makes a list of what docstrings say of the arguments of calls."""
+
+    def on_object(self, *, obj: griffe.Object, **_: object) -> None:
+        if obj.docstring and "Call arguments:\n" in obj.docstring.value:
+            before, title, rest = obj.docstring.value.partition("Call arguments:\n")
+            listed, gap, after = rest.partition("\n\n")
+            listed = re.sub(r"^    (\S)", r"    * \1", listed, flags=re.MULTILINE)
+            obj.docstring.value = before + title + listed + gap + after
 
 
 def _uri(path: pathlib.Path) -> str:
@@ -54,6 +68,8 @@ def on_page_markdown(
     markdown: str, page: Page, config: MkDocsConfig, files: Files
 ) -> str:
     source = pathlib.Path(page.file.abs_src_path).resolve()
+    if page.file.src_uri.startswith(LATER):
+        page.meta.setdefault("search", {"boost": 0.2})
 
     def adapted(link: re.Match[str]) -> str:
         target = (source.parent / link[0]).resolve()

@@ -13,7 +13,7 @@ PLACEHOLDER = "https://example.org/cudnn_rnn_tf"
 # Each pattern has the address in its only group.
 FILES = {
     "pyproject.toml": r'^Homepage = "(.*)"$',
-    "mkdocs.yml": r"^repo_url: (.*)$",
+    "mkdocs.yml": r"^(?:# )?repo_url: (\S*)",
     "CITATION.cff": r"^repository-code: (.*)$",
 }
 # What these pages say of installing as long as there is no address, and then instead.
@@ -37,6 +37,7 @@ def addresses() -> dict[str, str]:
 
 def replaced(text: str, old: str, new: str) -> str:
     """Returns a file's text with a new address."""
+    text = text.replace("# repo_url:", "repo_url:")
     return text.replace(FROM_A_CLONE, FROM_THE_ADDRESS.format(new)).replace(old, new)
 
 

@@ -85,7 +85,7 @@ def test_snippets_run(page, tmp_path, monkeypatch):
 def test_most_pages_show_python():
     with_python = [page for page in PAGES if snippets(page)]
     assert len(with_python) >= 13
-    assert {"README.md", "docs/quickstart.md", "docs/coming_from.md"} <= set(with_python)
+    assert {"README.md", "docs/quickstart.md", "docs/coming_from/keras.md"} <= set(with_python)
 
 
 @pytest.mark.parametrize("page", PAGES)
