@@ -18,7 +18,7 @@ import re
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -73,33 +73,6 @@ EXACT_MALLOC = {
 
 class WorkerError(Exception):
     """What went wrong in a worker."""
-
-
-def check_is_current(compiled: Sequence[pathlib.Path], root: pathlib.Path) -> None:
-    """Checks that compiled files are those of the sources that results name by their commit.
-
-    It goes by the times when files were written, so a copied file counts as new.
-
-    Args:
-        compiled: files that are made of the sources.
-        root: the folder of the repository.
-
-    Raises:
-        WorkerError: if a source has changed since one of these files was written.
-    """
-    sources = [
-        source
-        for folder in ("cudnn_rnn_tf/native", "kernels", "ops")
-        for source in (root / folder).rglob("*")
-        if source.suffix in {".cc", ".cu", ".cuh", ".h"}
-    ]
-    newest = max([root / "CMakeLists.txt", *sources], key=lambda source: source.stat().st_mtime)
-    oldest = min(compiled, key=lambda file: file.stat().st_mtime)
-    if newest.stat().st_mtime > oldest.stat().st_mtime:
-        raise WorkerError(
-            f"expected compiled code of the sources that are here, but {newest.relative_to(root)} "
-            f"is newer than {oldest.name}; `make .venv/.package` compiles it"
-        )
 
 
 class Worker:
@@ -216,9 +189,6 @@ class _Server:
             "instruction set": info["cpu_isa"],
             COMPILED_CODE: hashlib.sha256(code).hexdigest()[:12],
         }
-
-    def check_is_current(self) -> None:
-        check_is_current(_compiled_files(), pathlib.Path(__file__).resolve().parent.parent)
 
     def load(self, network: cpu_models.Network, with_results: bool) -> dict[str, np.ndarray]:
         """Builds the model, in place of the one before, and returns its results if wanted."""

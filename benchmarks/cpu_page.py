@@ -1,4 +1,4 @@
-"""Writes the page of `benchmarks.cpu` with several numbers of threads."""
+"""Writes the page of `benchmarks.cpu`, and its plots."""
 
 import functools
 import json
@@ -9,8 +9,17 @@ from typing import Any
 
 from benchmarks import pages
 from benchmarks.cpu_models import Network
-from benchmarks.cpu_report import TITLES, described, geometric_mean
-from benchmarks.cpu_worker import FUSED, HALF_TYPES, PREDICTOR, in_half_type
+from benchmarks.cpu_worker import (
+    FUSED,
+    HALF_TYPES,
+    KERAS,
+    ONNX,
+    PREDICTOR,
+    TORCH,
+    in_half_type,
+)
+
+TITLES = ("training", "inference")
 
 # What is timed, and how this package runs it.
 PARTS = {
@@ -34,6 +43,28 @@ LEGEND = """\
   `tf.function` that takes less than a millisecond in float32 is left out, because TensorFlow's own
   work then takes much of the time."""
 
+ABOUT_MEMORY = """\
+Times are the median call in milliseconds and, in parentheses, the quartiles. *The call alone* is
+that of a `tf.function` that adds two numbers. *Memory* is a sum: the inputs, the weights, the
+gradient of the outputs, and the peak that one more training step adds to the resident set (`VmHWM`)
+of a process that has run three, with a malloc that gives freed memory back at once. The *reference*
+is the same for all libraries: inputs, outputs, weights, the gradients of all three, and
+(G + 2)·T·B·H·L·D float32 numbers that the forward pass keeps, where G is the number of gates. The
+last columns are the other libraries' memory over it. Below a megabyte, Linux counts too coarsely to
+tell."""
+
+
+def described(environment: dict[str, str]) -> str:
+    """The machine and the versions."""
+    # Earlier runs named the load average less clearly.
+    names = {"load average before": "load average before the run"}
+    return ", ".join(f"{names.get(name, name)} {value}" for name, value in environment.items())
+
+
+def has_memory(report: dict[str, Any]) -> bool:
+    """Whether a report is of a run that measured memory, which has a table of its own."""
+    return "memory" in report["runs"][0]
+
 
 def load(folder: pathlib.Path) -> list[dict[str, Any]]:
     """Returns a report for each kind of machine, the one with the most cores first.
@@ -44,6 +75,8 @@ def load(folder: pathlib.Path) -> list[dict[str, Any]]:
     reports: dict[tuple[str, str, str], dict[str, Any]] = {}
     files = [(path, json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
     for path, one in sorted(files, key=lambda file: file[1]["environment"]["date"]):
+        if has_memory(one):
+            continue
         environment = one["environment"]
         key = (environment["processor"], environment["cores"], environment["instruction set"])
         title = f"{key[0]}, {key[1]} cores, {key[2]}"
@@ -147,7 +180,7 @@ def _machine_table(report: dict[str, Any]) -> str:
         cells = {"what": name}
         for count in times.counts:
             found = _values(times, what, system, count, value)
-            mean = f"{geometric_mean(found):.2f} ({min(found):.2f})" if found else "–"
+            mean = f"{statistics.geometric_mean(found):.2f} ({min(found):.2f})" if found else "–"
             cells[f"{count} thread{'s' * (count > 1)}"] = mean
         rows.append(cells)
 
@@ -181,14 +214,77 @@ def _networks_table(reports: list[dict[str, Any]], what: str, system: str) -> st
     return pages.table_of(list(rows.values()))
 
 
-def page(reports: list[dict[str, Any]]) -> str:
-    """The text of cpu_threads.md, from what `load` returns."""
+def _milliseconds(seconds: list[float]) -> str:
+    """The median and, in parentheses, the quartiles."""
+    ms = [1e3 * one for one in seconds]
+    if len(ms) == 1:
+        return f"{ms[0]:.3g}"
+    low, median, high = statistics.quantiles(ms, n=4, method="inclusive")
+    return f"{median:.3g} ({low:.3g}–{high:.3g})"
+
+
+def _memory_table(report: dict[str, Any]) -> str:
+    """The times and the memory of each network; those that need the most memory come first."""
+    rows = []
+    for run in report["runs"]:
+        network, seconds = Network(**run["network"]), run["seconds"]
+        used = {name: statistics.median(values) for name, values in run["memory"].items()}
+        ratios = {name: value / network.needed_bytes for name, value in used.items()}
+        row = {
+            "network": str(network),
+            "training, ms": _milliseconds(seconds["training"][FUSED]),
+            "inference, ms": _milliseconds(seconds["inference"][FUSED]),
+            f"{PREDICTOR}, ms": _milliseconds(seconds["inference"][PREDICTOR]),
+            "the call alone, ms": _milliseconds(seconds["tf.function"][FUSED]),
+            "memory, MB": f"{used[FUSED] / 1e6:.2f}",
+            "over the reference": f"{ratios[FUSED]:.2f}",
+            **{name: f"{ratio:.2f}" for name, ratio in ratios.items() if name != FUSED},
+        }
+        rows.append((-ratios[FUSED], row))
+    return pages.table_of([row for _, row in sorted(rows, key=lambda item: item[0])])
+
+
+def _largest_differences(report: dict[str, Any]) -> str:
+    found = [item for run in report["runs"] for item in run["differences"].items()]
+    half = max(one for library, one in found if "float16" in library)
+    others = max(one for library, one in found if "float16" not in library)
+    return f"{others:.1e} in float32 and {half:.1e} where this package computes in a half type"
+
+
+def _plot(what: str, report: dict[str, Any], path: pathlib.Path) -> None:
+    """Draws how many times as fast this package is; in inference, it is `CpuPredictor`."""
+    system = PREDICTOR if what == "inference" else FUSED
+    ratios: dict[str, dict[str, float]] = {}
+    for run in report["runs"]:
+        seconds = run["seconds"][what]
+        ratios[Network(**run["network"]).label] = {
+            peer: statistics.median(
+                theirs / own for theirs, own in zip(seconds[peer], seconds[system], strict=True)
+            )
+            for peer in (TORCH, KERAS, ONNX)
+            if peer in seconds
+        }
+    rows = sorted(ratios, key=lambda row: min(ratios[row].values()), reverse=True)
+    peers = dict.fromkeys(peer for found in ratios.values() for peer in found)
+    series = {f"as {peer}": [ratios[row].get(peer) for row in rows] for peer in peers}
+    pages.plot_ratios(path, f"times as fast in {what} in float32", rows, series)
+
+
+def page(folder: pathlib.Path) -> str:
+    """The text of cpu.md, from the files in a folder."""
+    reports = load(folder)
+    files = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    with_memory = {name: report for name, report in files.items() if has_memory(report)}
     text = [
-        "# Speed on a CPU with several numbers of threads",
+        "# Speed on a CPU",
         "How many times as fast this package is as the fastest other library with the same number "
         "of threads, and how much faster each becomes with more threads. Each machine's title ends "
         "with this package's instruction set. The files that this page ends with have all times "
         "of all networks.",
+        "![Training: how many times as fast as each other library](cpu_training.svg)",
+        "![Inference by CpuPredictor: the same](cpu_inference.svg)",
+        "In the plots, of two cores of a Xeon, `L×` before the units means a stack of L layers; "
+        "then B sequences and T time steps.",
         LEGEND,
     ]
     for report in reports:
@@ -197,22 +293,35 @@ def page(reports: list[dict[str, Any]]) -> str:
         "## Each network",
         "The ratio with as many threads as the machine has cores. A network is the kind of cell, "
         "then L, B, T, I, H, D: layers, sequences, time steps, input size, units, directions. If T "
-        "is a range, the sequences have different lengths, which are spread evenly over it.",
+        "is a range, the sequences have different lengths, which are spread evenly over it. Below "
+        "1, most networks are of a few time steps or of one sequence, where the call alone takes a "
+        "large part of the time ([what to know for speed]"
+        "(../../docs/internals/cpu.md#what-to-know-for-speed)); large LSTMs of this package and of "
+        "PyTorch both infer at about 90 % of the rate of TensorFlow's matrix product.",
     ]
     for name, (what, system) in PARTS.items():
         text += [f"### {name[0].upper()}{name[1:]}", _networks_table(reports, what, system)]
-    files = "\n".join(
-        f"* [{name}](cpu_threads/{name}): {run}."
-        for report in reports
-        for name, run in report["files"].items()
-    )
-    text.append(f"Written by `python -m benchmarks.cpu` from:\n\n{files}")
+    runs = [run for report in reports for run in report["files"].items()]
+    for name, report in with_memory.items():
+        about = described(report["environment"])
+        runs.append((name, f"{about}; {report['rounds']} rounds, with memory"))
+        text += [
+            "## Memory of a training step",
+            f"{ABOUT_MEMORY}\n\nBefore a network was timed, all libraries' outputs and gradients "
+            "were compared with this package's. The largest difference, as a part of a tensor's "
+            f"largest magnitude, is {_largest_differences(report)}.",
+            _memory_table(report),
+        ]
+    listed = "\n".join(f"* [{name}]({folder.name}/{name}): {run}." for name, run in runs)
+    text += ["## The runs", listed, "Written by `python -m benchmarks.cpu`."]
     return "\n\n".join(text) + "\n"
 
 
 def write(directory: pathlib.Path) -> None:
-    """Writes the page of the files in the directory's cpu_threads/."""
-    reports = load(directory / "cpu_threads")
-    if not reports:
-        return
-    (directory / "cpu_threads.md").write_text(page(reports))
+    """Writes the page and its plots from the files in the directory's cpu/."""
+    folder = directory / "cpu"
+    (directory / "cpu.md").write_text(page(folder))
+    for path in folder.glob("*.json"):
+        report = json.loads(path.read_text())
+        for what in TITLES if has_memory(report) else ():
+            _plot(what, report, directory / f"cpu_{what}.svg")
