@@ -17,7 +17,7 @@ namespace {
 #include "kernels/cells/cells.h"
 
 // The functions of a vector's numbers that cells.h asks for.
-template <typename T, bool clips>
+template <typename T>
 struct CellFunctions {
   using V = Vector<T>;
   using Mask = decltype(V{} < V{});
@@ -33,7 +33,7 @@ struct CellFunctions {
     }
   };
 
-  T clip;
+  T clip;  // 0 for none.
 
   V Sigmoid(V x) const { return CRNN_SIMD_NAME::Sigmoid(x); }
   V Tanh(V x) const { return CRNN_SIMD_NAME::Tanh(x); }
@@ -42,7 +42,7 @@ struct CellFunctions {
   V OneMinus(V x) const { return T(1) - x; }
   V Between(V a, V x, V y) const { return (T(1) - a) * y + a * x; }
   V Limit(V c) const {
-    if constexpr (!clips) return c;
+    if (!(clip > T(0))) return c;
     c = c < -clip ? V{} - clip : c;
     return c > clip ? V{} + clip : c;
   }
@@ -51,7 +51,7 @@ struct CellFunctions {
     return Factor{x...};
   }
   Factor ThroughLimit(V c, Factor factor) const {
-    if constexpr (clips) factor.passes = (c < clip) & (c > -clip);
+    if (clip > T(0)) factor.passes = (c < clip) & (c > -clip);
     return factor;
   }
   Factor ReluSlope(V y) const {
@@ -60,21 +60,6 @@ struct CellFunctions {
     return slope;
   }
 };
-
-// Calls body(functions, memory, j) for every vector of n units of a row. Loops
-// in which nothing is clipped have no trace of it.
-template <typename Cell, typename T, typename Body>
-inline __attribute__((always_inline)) void ForUnits(int64_t n, T clip,
-                                                    const Body& body) {
-  const auto run = [&](const auto& functions) __attribute__((always_inline)) {
-    ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((
-                         always_inline)) { body(functions, memory, j); });
-  };
-  if constexpr (Cell::kHasC) {
-    if (clip > T(0)) return run(CellFunctions<T, true>{clip});
-  }
-  run(CellFunctions<T, false>{});
-}
 
 // The numbers of a row's slots; the last may be in an array of its own. Half
 // steps of cells that reset before have some slots, and steps the others.
@@ -106,85 +91,75 @@ template <typename T, typename Cell>
 void CellForward(int64_t n, const CellRow<T>& given) {
   // Stores of vectors might change any memory, but not a copy.
   const CellRow<T> row = given;
+  const CellFunctions<T> functions = {row.clip};
   const Slots<Cell, false, T> slots = {row};
-  ForUnits<Cell>(n, row.clip,
-                 [&](const auto& functions, auto memory, int64_t j)
-                     __attribute__((always_inline)) {
-                       Vector<T> z[Cell::kSlots], kept[Cell::kSlots], h = {},
-                                                                      c = {};
-                       slots.Load(memory, j, z);
-                       if constexpr (Cell::kSplitsGate) {
-                         z[Cell::kGates] += memory.Load(row.last_bias + j);
-                       }
-                       if constexpr (Cell::kReadsH)
-                         h = memory.Load(row.h_before + j);
-                       if constexpr (Cell::kHasC) c = memory.Load(row.c + j);
-                       Cell::Forward(functions, z, &h, &c, kept);
-                       slots.Store(memory, j, kept);
-                       if constexpr (Cell::kHasC) memory.Store(row.c + j, c);
-                       memory.Store(row.h + j, h);
-                     });
+  ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
+    Vector<T> z[Cell::kSlots], kept[Cell::kSlots], h = {}, c = {};
+    slots.Load(memory, j, z);
+    if constexpr (Cell::kSplitsGate) {
+      z[Cell::kGates] += memory.Load(row.last_bias + j);
+    }
+    if constexpr (Cell::kReadsH) h = memory.Load(row.h_before + j);
+    if constexpr (Cell::kHasC) c = memory.Load(row.c + j);
+    Cell::Forward(functions, z, &h, &c, kept);
+    slots.Store(memory, j, kept);
+    if constexpr (Cell::kHasC) memory.Store(row.c + j, c);
+    memory.Store(row.h + j, h);
+  });
 }
 
 template <typename T, typename Cell>
 void CellBackward(int64_t n, const CellRow<T>& given) {
   const CellRow<T> row = given;
+  const CellFunctions<T> functions = {row.clip};
   const Slots<Cell, false, T> slots = {row};
-  ForUnits<Cell>(
-      n, row.clip,
-      [&](const auto& functions, auto memory,
-          int64_t j) __attribute__((always_inline)) {
-        Vector<T> kept[Cell::kSlots], dz[Cell::kSlots];
-        Vector<T> h_before = {}, c = {}, c_before = {}, carry_h = {}, dc = {};
-        slots.Load(memory, j, kept);
-        if constexpr (Cell::kReadsH) h_before = memory.Load(row.h_before + j);
-        if constexpr (Cell::kHasC) {
-          c = memory.Load(row.c + j);
-          c_before = memory.Load(row.c_before + j);
-          dc = memory.Load(row.dc + j);
-        }
-        const auto factors =
-            Cell::Prepare(functions, kept, h_before, c, c_before);
-        Cell::Backward(factors, memory.Load(row.dh + j), &carry_h, &dc, dz);
-        slots.Store(memory, j, dz);
-        if constexpr (Cell::kReadsH) memory.Store(row.dh + j, carry_h);
-        if constexpr (Cell::kHasC) {
-          memory.Store(row.dc + j, dc);
-          if (row.h == nullptr) return;
-          memory.Store(row.h + j, Cell::Output(functions, kept, c));
-        }
-      });
+  ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
+    Vector<T> kept[Cell::kSlots], dz[Cell::kSlots];
+    Vector<T> h_before = {}, c = {}, c_before = {}, carry_h = {}, dc = {};
+    slots.Load(memory, j, kept);
+    if constexpr (Cell::kReadsH) h_before = memory.Load(row.h_before + j);
+    if constexpr (Cell::kHasC) {
+      c = memory.Load(row.c + j);
+      c_before = memory.Load(row.c_before + j);
+      dc = memory.Load(row.dc + j);
+    }
+    const auto factors = Cell::Prepare(functions, kept, h_before, c, c_before);
+    Cell::Backward(factors, memory.Load(row.dh + j), &carry_h, &dc, dz);
+    slots.Store(memory, j, dz);
+    if constexpr (Cell::kReadsH) memory.Store(row.dh + j, carry_h);
+    if constexpr (Cell::kHasC) {
+      memory.Store(row.dc + j, dc);
+      if (row.h == nullptr) return;
+      memory.Store(row.h + j, Cell::Output(functions, kept, c));
+    }
+  });
 }
 
 template <typename T, typename Cell>
 void CellResetForward(int64_t n, const CellRow<T>& given) {
   const CellRow<T> row = given;
+  const CellFunctions<T> functions = {row.clip};
   const Slots<Cell, true, T> slots = {row};
-  ForUnits<Cell>(n, row.clip,
-                 [&](const auto& functions, auto memory, int64_t j)
-                     __attribute__((always_inline)) {
-                       Vector<T> z[Cell::kSlots] = {}, kept[Cell::kSlots] = {};
-                       slots.Load(memory, j, z);
-                       Cell::ResetForward(functions, z,
-                                          memory.Load(row.h_before + j), kept);
-                       slots.Store(memory, j, kept);
-                     });
+  ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
+    Vector<T> z[Cell::kSlots] = {}, kept[Cell::kSlots] = {};
+    slots.Load(memory, j, z);
+    Cell::ResetForward(functions, z, memory.Load(row.h_before + j), kept);
+    slots.Store(memory, j, kept);
+  });
 }
 
 template <typename T, typename Cell>
 void CellResetBackward(int64_t n, const CellRow<T>& given, const T* through) {
   const CellRow<T> row = given;
-  ForUnits<Cell>(n, row.clip,
-                 [&](const auto& functions, auto memory, int64_t j)
-                     __attribute__((always_inline)) {
-                       const Vector<T> reset = memory.Load(row.gates + j);
-                       Vector<T> dh = memory.Load(row.dh + j), dz = {};
-                       Cell::ResetBackward(functions, &reset,
-                                           memory.Load(row.h_before + j),
-                                           memory.Load(through + j), &dh, &dz);
-                       memory.Store(row.dh + j, dh);
-                       memory.Store(row.gates + j, dz);
-                     });
+  const CellFunctions<T> functions = {row.clip};
+  ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
+    const Vector<T> reset = memory.Load(row.gates + j);
+    Vector<T> dh = memory.Load(row.dh + j), dz = {};
+    Cell::ResetBackward(functions, &reset, memory.Load(row.h_before + j),
+                        memory.Load(through + j), &dh, &dz);
+    memory.Store(row.dh + j, dh);
+    memory.Store(row.gates + j, dz);
+  });
 }
 
 // Returns the kernels of all cells, in the order of the list.

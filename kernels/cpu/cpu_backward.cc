@@ -42,7 +42,7 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
       segments.push_back({candidate, joint, units_, h, {}});
     }
     if (has_recurrent_dropout()) {
-      const int64_t stride = spec_.num_gates() * out_;
+      const int64_t stride = cell_.num_gates * out_;
       layer->masked[dir] = arena->Take<T>(max_rows * stride);
       for (int64_t gate = 0; gate < cell_.gates_of_h; ++gate) {
         segments[gate].h = {layer->masked[dir] + gate * out_, stride};
@@ -57,10 +57,10 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
   for (auto& scratch : layer->scratch) {
     scratch = {};
     scratch.dh = arena->Take<T>(strand_size_ * h_stride_);
-    if (spec_.is_lstm()) scratch.dc = arena->Take<T>(strand_size_ * units_);
+    if (cell_.has_c) scratch.dc = arena->Take<T>(strand_size_ * units_);
     if (spec_.num_proj > 0) scratch.dy = arena->Take<T>(strand_size_ * units_);
     if (has_recurrent_dropout()) scratch.masks = TakeMasks(arena);
-    if (has_recurrent_dropout() || spec_.resets_before()) {
+    if (has_recurrent_dropout() || cell_.resets_before) {
       scratch.read_backprop = arena->Take<T>(strand_size_ * h_stride_);
     }
     if (StepsRoundBoth()) {
@@ -106,7 +106,7 @@ void CpuNetwork<T>::BeginBackward(const CpuBackwardCall<T>& call,
     state += layer.index * dirs_ * batch_;
     std::copy_n(call.h_backprop + state * out_, out_,
                 scratch.dh + r * h_stride_);
-    if (spec_.is_lstm()) {
+    if (cell_.has_c) {
       std::copy_n(call.c_backprop + state * units_, units_,
                   scratch.dc + r * units_);
     }
@@ -122,7 +122,7 @@ void CpuNetwork<T>::EndBackward(const CpuBackwardCall<T>& call,
     state += layer.index * dirs_ * batch_;
     std::copy_n(scratch.dh + r * h_stride_, out_,
                 call.h_backprop + state * out_);
-    if (spec_.is_lstm()) {
+    if (cell_.has_c) {
       std::copy_n(scratch.dc + r * units_, units_,
                   call.c_backprop + state * units_);
     }
@@ -203,7 +203,7 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
     for (int64_t gate = 0; gate < cell_.gates_of_h; ++gate) {
       const T* const mask = OfGate(scratch.masks, gate) + r * h_stride_ + first;
       T* const masked = layer.masked[group.dir] +
-                        (row * spec_.num_gates() + gate) * out_ + first;
+                        (row * cell_.num_gates + gate) * out_ + first;
       for (int64_t j = 0; j < n; ++j) masked[j] = h[j] * mask[j];
     }
   }
@@ -222,10 +222,10 @@ void CpuNetwork<T>::PrefetchKept(const BackwardLayer& layer, const Group& group,
   const auto& kept = layer.kept[group.dir];
   const int64_t row = strand.Row(t, r);
   const int64_t previous = rows_.PreviousRow(strand, t, r, group.dir);
-  for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
+  for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
     Prefetch(kept.gates + row * gates_ + gate * units_ + unit, n);
   }
-  if (spec_.is_lstm()) Prefetch(kept.cell + previous * units_ + unit, n);
+  if (cell_.has_c) Prefetch(kept.cell + previous * units_ + unit, n);
   if (cell_.num_slots > cell_.num_gates) {
     Prefetch(kept.candidate + row * units_ + unit, n);
   }
@@ -298,7 +298,7 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
     cell.backward(n, at);
     uint16_t* const rounded = scratch.rounded_dz[step % 2];
     if (rounded == nullptr) continue;
-    for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
+    for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
       const bool is_split = cell_.splits_gate() && gate >= cell_.joint_gates;
       RoundGradients(n, is_split ? at.last_slot : at.gates + gate * units_,
                      rounded + r * layer.dz_stride + gate * units_ + unit);

@@ -72,7 +72,7 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
         rounded = arena->Take<uint16_t>(PaddedRows(strand_size_) * h_stride_);
       }
     }
-    if (spec_.is_lstm()) scratch.c = arena->Take<T>(strand_size_ * units_);
+    if (cell_.has_c) scratch.c = arena->Take<T>(strand_size_ * units_);
     if (spec_.num_proj > 0) {
       scratch.unprojected = arena->Take<T>(strand_size_ * units_);
     }
@@ -107,7 +107,7 @@ CpuForwardWeights<T> CpuNetwork<T>::PackForward(int64_t layer, Stored<T> params,
       weights.input[dir] = pack(spec_.layer_input_size(layer), gates_,
                                 MultipliesBfloat16(), offsets.input_weights);
     }
-    for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
+    for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
       weights.recurrent[dir][gate] =
           pack(out_, units_, StepsMultiplyBfloat16(),
                offsets.recurrent_weights + gate * units_ * out_);
@@ -169,7 +169,7 @@ void CpuNetwork<T>::PrepareState(const ForwardLayer& layer, int64_t group_index,
     }
   }
   if (scratch.masks == nullptr) return;
-  for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
+  for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
     const T* const mask = OfGate(scratch.masks, gate) + begin;
     T* const to = OfGate(scratch.masked[parity], gate) + begin;
     for (int64_t j = 0; j < n; ++j) to[j] = h[j] * mask[j];
@@ -195,7 +195,7 @@ void CpuNetwork<T>::BeginForward(const CpuForwardCall<T>& call,
     if (problem_.is_training) {
       layer.outputs[0][row].From(group.dir * out_).Write(out_, h);
     }
-    if (!spec_.is_lstm()) return;
+    if (!cell_.has_c) return;
     const T* const c = call.input_c + state * units_;
     std::copy_n(c, units_, scratch.c + r * units_);
     if (problem_.is_training) {
@@ -216,7 +216,7 @@ void CpuNetwork<T>::EndForward(const CpuForwardCall<T>& call,
         group.dir == 0 ? rows_.length(position) : group.strand->longest;
     std::copy_n(scratch.h[steps % 2] + r * h_stride_, out_,
                 call.output_h + state * out_);
-    if (spec_.is_lstm()) {
+    if (cell_.has_c) {
       std::copy_n(scratch.c + r * units_, units_,
                   call.output_c + state * units_);
     }
@@ -301,7 +301,7 @@ void CpuNetwork<T>::PrefetchPlaces(const ForwardLayer& layer,
       layer.outputs[i][row].From(group.dir * out_ + unit).PrefetchToWrite(n);
     }
   }
-  if (problem_.is_training && spec_.is_lstm()) {
+  if (problem_.is_training && cell_.has_c) {
     PrefetchToWrite(layer.kept[group.dir].cell + row * units_ + unit, n);
   }
 }
@@ -493,7 +493,7 @@ void CpuNetwork<T>::ForwardGroup(
                     const int64_t step = begin + phase / phases_per_step;
                     if (phase % phases_per_step == 0) {
                       ForwardUnits(*layer, group_index, begin, step, part);
-                    } else if (spec_.resets_before()) {
+                    } else if (cell_.resets_before) {
                       ForwardCandidate(*layer, group_index, begin, step, part);
                     } else {
                       ForwardProjection(*layer, group_index, step, part);

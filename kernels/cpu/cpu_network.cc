@@ -46,7 +46,7 @@ CpuNetwork<T>::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
       division_(DivideGroups<T>(problem, num_threads)),
       strands_(rows.Strands(division_.strands)),
       batch_(problem.batch_size),
-      gates_(spec_.num_gates() * spec_.num_units),
+      gates_(cell_.num_gates * spec_.num_units),
       units_(spec_.num_units),
       out_(spec_.output_size()),
       layer_out_(spec_.layer_output_size()),
@@ -106,9 +106,9 @@ void CpuNetwork<T>::DrawMasks(int64_t layer, const Group& group,
                             RnnSpec::kRecurrentDropoutLayer,
                             spec_.recurrent_dropout,
                             out_};
-  const int64_t first_gate = (layer * dirs_ + group.dir) * spec_.num_gates();
+  const int64_t first_gate = (layer * dirs_ + group.dir) * cell_.num_gates;
   ForEachState(group, [&](int64_t r, int64_t position, int64_t) {
-    for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
+    for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
       T* const to = OfGate(masks, gate) + r * h_stride_;
       std::fill_n(to, out_, T(1));
       ApplyDropout(mask,

@@ -219,12 +219,12 @@ class CpuNetwork {
   // A step has two phases if it has two products of which one reads the other's
   // results.
   int64_t PhasesPerStep() const {
-    return spec_.num_proj > 0 || spec_.resets_before() ? 2 : 1;
+    return spec_.num_proj > 0 || cell_.resets_before ? 2 : 1;
   }
   // Takes an array [num_gates, strand_size, h_stride] for a group: either its
   // masks of recurrent dropout or its states multiplied by these masks.
   T* TakeMasks(Arena* arena) const {
-    return arena->Take<T>(spec_.num_gates() * strand_size_ * h_stride_);
+    return arena->Take<T>(cell_.num_gates * strand_size_ * h_stride_);
   }
   void DrawMasks(int64_t layer, const Group& group, T* masks) const;
   // Returns where a gate's part of an array from TakeMasks begins.
