@@ -5,7 +5,8 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -147,6 +148,42 @@ def _load(path: str, compile: bool = False) -> keras.Model:
 def _bench(options: argparse.Namespace) -> None:
     if options.plot:
         bench.check_plot(options.plot)
+    measured = _bench_model(options) if options.source else _bench_network(options)
+    title = next(measured)
+    print(title, flush=True)
+    rows = []
+    for device, found in measured:
+        if device:
+            print(f"\n{device}")
+        print(bench.table(found), flush=True)
+        rows += [row._replace(library=f"{row.library} {device}".strip()) for row in found]
+    for line in installation_info.gpu_lines():
+        print(line)
+    if options.plot:
+        bench.plot(rows, title, options.plot)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _bench_model(options: argparse.Namespace) -> Iterator[Any]:
+    """Yields a title, and then the devices' names and rows."""
+    for name, default in vars(parser().parse_args(["bench"])).items():
+        kept = ("source", "batch_size", "steps", "seconds", "plot")
+        if name not in kept and getattr(options, name) != default:
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for a network of its own, but "
+                f"{options.source} is measured"
+            )
+    yield f"{options.source}, batch {options.batch_size}, {options.steps} steps"
+    yield from bench.bench_model(
+        lambda: _load(options.source), options.batch_size, options.steps, options.seconds, _say
+    )
+
+
+def _bench_network(options: argparse.Namespace) -> Iterator[Any]:
+    """Yields a title, and then "" and the rows."""
     workload = bench.Workload(
         RnnConfig(
             rnn_mode=options.rnn_mode,
@@ -161,21 +198,12 @@ def _bench(options: argparse.Namespace) -> None:
         options.shortest,
     )
     lengths = f", lengths {options.shortest} to" if options.shortest is not None else ","
-    title = (
+    yield (
         f"{options.rnn_mode}, {options.num_layers} x {options.num_units} {options.direction}, "
         f"input {workload.config.input_size}, batch {options.batch_size}{lengths} "
         f"{options.steps} steps, {options.dtype}"
     )
-    print(title, flush=True)
-    rows = []
-    for row in bench.bench(workload, options.seconds):
-        rows.append(row)
-        print(f"measured {row.library}", file=sys.stderr, flush=True)
-    print(bench.table(rows))
-    for line in installation_info.gpu_lines():
-        print(line)
-    if options.plot:
-        bench.plot(rows, title, options.plot)
+    yield "", list(bench.bench(workload, options.seconds, _say))
 
 
 _COMMANDS = {

@@ -1,21 +1,27 @@
-"""Measures one network on this machine with this package, Keras and PyTorch."""
+"""Measures a network with this package, Keras and PyTorch, or a model as it is and accelerated."""
 
+import contextlib
 import dataclasses
 import importlib.util
 import pathlib
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from cudnn_rnn_tf._compat import layers_in
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.convert.keras_format import to_keras
 from cudnn_rnn_tf.convert.torch_format import to_torch
+from cudnn_rnn_tf.keras import accelerate, to_stock
+
+# From this spread on, the numbers say more of the machine than of the libraries.
+_UNSTEADY = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,16 +60,25 @@ class Workload:
         return np.linspace(self.steps, self.shortest, self.batch_size).round().astype(np.int32)
 
 
+class Time(NamedTuple):
+    """The median in milliseconds, and half the distance of the quartiles divided by it."""
+
+    ms: float
+    spread: float
+
+
 class Row(NamedTuple):
-    """Medians in milliseconds; None if the library cannot run it, and `problem` says why."""
+    """What was measured; None if the library cannot run it, and `problem` says why."""
 
     library: str
-    inference: float | None
-    training: float | None
+    inference: Time | None
+    training: Time | None
     problem: str = ""
 
 
-def bench(workload: Workload, seconds: float) -> Iterator[Row]:
+def bench(
+    workload: Workload, seconds: float, say: Callable[[str], None] = lambda _: None
+) -> Iterator[Row]:
     """Measures each library that is installed, this package first, on the same weights and inputs.
 
     An inference is a call that ends when its numbers are there; a training step also has the
@@ -72,6 +87,7 @@ def bench(workload: Workload, seconds: float) -> Iterator[Row]:
     Args:
         workload: what to measure.
         seconds: for each number.
+        say: is told what is being measured.
     """
     options = {
         key: getattr(workload.config, key)
@@ -84,25 +100,130 @@ def bench(workload: Workload, seconds: float) -> Iterator[Row]:
     libraries: dict[str, Callable[..., Any]] = {"cudnn_rnn_tf": _ours, "keras": _keras}
     if importlib.util.find_spec("torch"):
         libraries["torch"] = _torch
-    for name, make in libraries.items():
+    for index, (name, make) in enumerate(libraries.items()):
+        left = 2 * seconds * (len(libraries) - index)
+        say(f"measuring {name} ({index + 1} of {len(libraries)}), about {left:.0f} s left")
         try:
             infer, train = make(layer, workload, inputs)
-            yield Row(name, _milliseconds(infer, seconds), _milliseconds(train, seconds))
+            inference, training = (_times(call, seconds=seconds)[0] for call in (infer, train))
+            yield Row(name, inference, training)
         except Exception as error:
             # Another library may raise anything for what it does not support.
             yield Row(name, None, None, network.reason(error))
 
 
-def _milliseconds(call: Callable[[], Any], seconds: float) -> float:
-    for _ in range(3):
+def bench_model(
+    load: Callable[[], keras.Model],
+    batch_size: int,
+    steps: int,
+    seconds: float,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[tuple[str, list[Row]]]:
+    """Measures a model on each device: `accelerate`'s copy of it, and with Keras's own layers.
+
+    The inputs are random; those of an `Embedding` are integers that it takes, but for 0, which may
+    be a mask's. An inference and a training step are as in `bench`; there is no optimizer in it.
+
+    Args:
+        load: returns the model.
+        batch_size: sequences, where the model does not say how many.
+        steps: of time, likewise.
+        seconds: for each number. The two models take turns.
+        say: is told what is being measured.
+
+    Returns:
+        The names of the devices, each with what was measured there.
+
+    Raises:
+        ValueError: if it is not known what an input takes.
+    """
+    # TensorFlow runs a model on one GPU unless the program says otherwise.
+    devices = ["CPU:0", "GPU:0"][: 1 + bool(tf.config.list_logical_devices("GPU"))]
+    for index, device in enumerate(devices):
+        with tf.device(device):
+            model = load()
+            # What runs where is decided when a layer is called, and a CPU has no cuDNN.
+            fast, stock = accelerate(model), to_stock(model)
+            for layer in layers_in(stock) if device == "CPU:0" else ():
+                if getattr(layer, "use_cudnn", None) == "auto":
+                    layer.use_cudnn = False
+            inputs = [_numbers(model, tensor, batch_size, steps) for tensor in model.inputs]
+            calls = {
+                "accelerated": _model_calls(fast, inputs),
+                "stock": _model_calls(stock, inputs),
+            }
+            left = 4 * seconds * (len(devices) - index)
+            say(f"measuring on {device} ({index + 1} of {len(devices)}), about {left:.0f} s left")
+            measured = [
+                _times(*(call[kind] for call in calls.values()), seconds=2 * seconds)
+                for kind in range(2)
+            ]
+        yield device, [Row(name, *found) for name, *found in zip(calls, *measured, strict=True)]
+
+
+def _numbers(model: keras.Model, tensor: Any, batch_size: int, steps: int) -> tf.Tensor:
+    """Returns random numbers of the shape and kind that a model takes as one of its inputs."""
+    batch, *others = tensor.shape
+    others = [steps if size is None and place == 0 else size for place, size in enumerate(others)]
+    if None in others or tensor.dtype == "string":
+        raise ValueError(
+            f"expected inputs of known size and numbers, but {tensor.name!r} of model "
+            f"{model.name!r} has shape {tensor.shape} and dtype {tensor.dtype}"
+        )
+    shape = [batch or batch_size, *others]
+    random = np.random.default_rng(0)
+    embeddings = [part for part in layers_in(model) if isinstance(part, keras.layers.Embedding)]
+    readers = [part for part in embeddings if _reads(part, tensor)]
+    if readers or (embeddings and "int" in tensor.dtype):
+        count = min(part.input_dim for part in readers or embeddings)
+        return tf.constant(random.integers(min(1, count - 1), count, shape), tensor.dtype)
+    return tf.cast(random.normal(size=shape), tensor.dtype)
+
+
+def _reads(layer: keras.layers.Layer, tensor: Any) -> bool:
+    with contextlib.suppress(AttributeError, ValueError):
+        return layer.input is tensor
+    return False
+
+
+def _model_calls(model: keras.Model, inputs: list[tf.Tensor]) -> tuple[Callable[[], Any], ...]:
+    weights = [weight.value for weight in model.trainable_weights]
+
+    def outputs(training: bool) -> list[tf.Tensor]:
+        given = inputs if len(inputs) > 1 else inputs[0]
+        return tf.nest.flatten(model(given, training=training))
+
+    # As in `_in_tensorflow`, one number of each result is waited for.
+    @tf.function
+    def infer() -> list[tf.Tensor]:
+        return [tf.reshape(output, [-1])[0] for output in outputs(False)]
+
+    @tf.function
+    def train() -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = sum(tf.reduce_sum(tf.cast(output, "float32")) for output in outputs(True))
+        found = [each for each in tape.gradient(loss, weights) if each is not None]
+        return [tf.reshape(tf.convert_to_tensor(each), [-1])[0] for each in found]
+
+    return tuple(lambda call=call: [each.numpy() for each in call()] for call in (infer, train))
+
+
+def _times(*calls: Callable[[], Any], seconds: float) -> list[Time]:
+    """Measures calls, which take turns, in so many seconds."""
+    for call in calls * 3:
         call()
     end = time.perf_counter() + seconds
-    times: list[float] = []
-    while time.perf_counter() < end or len(times) < 3:
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1e3
+    times: list[list[float]] = [[] for _ in calls]
+    while time.perf_counter() < end or len(times[0]) < 3:
+        for call, taken in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            taken.append(1e3 * (time.perf_counter() - start))
+    found = []
+    for taken in times:
+        low, median, high = statistics.quantiles(taken, n=4)
+        found.append(Time(median, (high - low) / 2 / median))
+    return found
 
 
 def _in_tensorflow(
@@ -180,22 +301,37 @@ def _torch(layer: Any, workload: Workload, inputs: np.ndarray) -> Any:
     return infer, train
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """Returns the rows as text, with each row's time relative to the first row's.
 
-    A line below them says what the ratios mean.
+    Lines below them say what the columns mean, and that a machine is unsteady.
     """
-    lines = [f"{'':14}{'inference':>16}{'':9}{'training':>16}"]
+    kinds = ("inference", "training")
+    cells = [("", *(title for kind in kinds for title in (f"{kind}, ms", "±", "x")), "")]
+    spreads = []
     for row in rows:
-        cells = [f"{row.library:14}"]
-        for name in ("inference", "training"):
-            value, ours = getattr(row, name), getattr(rows[0], name)
-            ratio = f"{value / ours:7.2f} x" if value and ours else ""
-            cells.append(f"{value:13.3f} ms{ratio:9}" if value else f"{'-':>16}{'':9}")
-        lines.append("".join([*cells, row.problem]).rstrip())
+        line = [row.library]
+        for kind in kinds:
+            found, ours = getattr(row, kind), getattr(rows[0], kind)
+            line += [f"{found.ms:.3f}", f"{100 * found.spread:.0f} %"] if found else ["-", ""]
+            line.append(f"{found.ms / ours.ms:.2f}" if found and ours else "")
+            spreads += [found.spread] if found else []
+        cells.append((*line, row.problem))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join([name.ljust(widths[0]), *map(str.rjust, numbers, widths[1:-1]), problem]).rstrip()
+        for name, *numbers, problem in cells
+    ]
+    first = rows[0].library
     lines.append(
-        f"x: the time divided by {rows[0].library}'s; above 1, {rows[0].library} is faster"
+        f"±: half the distance of the quartiles; x: the time divided by {first}'s; above 1, "
+        f"{first} is faster"
     )
+    if spreads and max(spreads) > _UNSTEADY:
+        lines.append(
+            f"This machine is unsteady: times vary by up to {100 * max(spreads):.0f} %. End what "
+            "else it does, or give more --seconds"
+        )
     return "\n".join(lines)
 
 
@@ -219,7 +355,7 @@ def check_plot(path: str) -> None:
         raise FileNotFoundError(f"there is no directory {str(pathlib.Path(path).parent)!r}")
 
 
-def plot(rows: list[Row], title: str, path: str) -> None:
+def plot(rows: Sequence[Row], title: str, path: str) -> None:
     """Draws the rows as bars into a picture, in the format that the path's suffix names.
 
     Raises:
@@ -232,7 +368,9 @@ def plot(rows: list[Row], title: str, path: str) -> None:
     for axes, name in zip(figure.subplots(1, 2), ("inference", "training"), strict=True):
         measured = [row for row in rows if getattr(row, name)]
         bars = axes.barh(
-            [row.library for row in measured], [getattr(row, name) for row in measured]
+            [row.library for row in measured],
+            [getattr(row, name).ms for row in measured],
+            xerr=[getattr(row, name).ms * getattr(row, name).spread for row in measured],
         )
         axes.bar_label(bars, fmt="%.3g", padding=2)
         axes.invert_yaxis()

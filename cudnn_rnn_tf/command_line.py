@@ -183,7 +183,9 @@ def parser() -> argparse.ArgumentParser:
     measure = command(
         "bench",
         "measure a network here, beside Keras and, if installed, PyTorch",
+        "With MODEL.keras, that model instead, as it is and accelerated, on each device.",
     )
+    measure.add_argument("source", metavar="MODEL.keras", nargs="?", help="a file of a Keras model")
     modes = ("lstm", "gru", "rnn_tanh", "rnn_relu")
     measure.add_argument(
         "--rnn-mode", choices=modes, default="lstm", help="kind of network (default: lstm)"

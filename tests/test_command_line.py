@@ -398,17 +398,54 @@ def test_bench(capsys, tmp_path):
     options += ["--direction=bidirectional", "--shortest=2", "--seconds=0.01"]
     status, out, err = run(capsys, "bench", *options, "--plot", picture)
     assert status == 0
-    title, _, *lines = out.splitlines()
-    rows = [line for line in lines if " ms" in line]
+    title, head, *lines = out.splitlines()
+    rows = [
+        line for line in lines if " % " in line and line.startswith(("cudnn", "keras", "torch"))
+    ]
     assert len(rows) >= 2
     assert lines[len(rows)].endswith("divided by cudnn_rnn_tf's; above 1, cudnn_rnn_tf is faster")
     assert title == "gru, 2 x 4 bidirectional, input 4, batch 3, lengths 2 to 5 steps, float32"
+    assert head.split() == ["inference,", "ms", "±", "x", "training,", "ms", "±", "x"]
     assert rows[0].split()[0] == "cudnn_rnn_tf" and rows[1].split()[0] == "keras"
-    assert all(row.count(" ms") == 2 for row in rows)
-    assert err.count("measured ") == len(rows)
+    assert err.count("measuring ") == len(rows)
     assert "<svg" in picture.read_text()
     status, _, err = run(capsys, "bench", *options, "--shortest=9")
     assert status == 1 and "shortest" in err
+
+
+def test_bench_of_a_model(capsys, tmp_path):
+    """An embedding reads integers below its `input_dim`, whatever type its input is of."""
+    words, numbers = keras.Input((None,)), keras.Input((4,))
+    states = keras.layers.Embedding(3, 4, mask_zero=True)(words)
+    state = keras.layers.Bidirectional(keras.layers.LSTM(4))(states)
+    outputs = keras.layers.Dense(1)(keras.layers.concatenate([state, numbers]))
+    file = tmp_path / "model.keras"
+    model = keras.Model([words, numbers], outputs)
+    model.save(file)
+    inputs = [bench._numbers(model, tensor, 50, 7) for tensor in model.inputs]
+    assert set(inputs[0].numpy().ravel()) == {1.0, 2.0} and inputs[0].shape == (50, 7)
+    assert inputs[1].shape == (50, 4)
+    status, out, err = run(capsys, "bench", file, "--batch=2", "--steps=3", "--seconds=0.01")
+    assert status == 0 and "measuring on CPU:0 (1 of 1), about 0 s left" in err
+    title, _, device, _, fast, stock, *_ = out.splitlines()
+    assert (title, device) == (f"{file}, batch 2, 3 steps", "CPU:0")
+    assert (fast.split()[0], stock.split()[0]) == ("accelerated", "stock")
+    status, _, err = run(capsys, "bench", file, "--num-units=3")
+    assert status == 1 and "--num-units is for a network of its own" in err
+    with pytest.raises(ValueError, match=r"shape \(None, 3, None\)"):
+        bench._numbers(model, keras.Input((3, None)), 2, 3)
+
+
+def test_columns_of_bench_never_touch():
+    rows = [
+        bench.Row("cudnn_rnn_tf", bench.Time(0.001, 0.01), bench.Time(1.0, 0.5)),
+        bench.Row("keras", bench.Time(123456.0, 0.01), None, "a problem"),
+    ]
+    head, first, second, _, unsteady = bench.table(rows).splitlines()
+    assert first.split() == ["cudnn_rnn_tf", "0.001", "1", "%", "1.00", "1.000", "50", "%", "1.00"]
+    assert second.split()[:5] == ["keras", "123456.000", "1", "%", "123456000.00"]
+    assert second.endswith("a problem") and "unsteady: times vary by up to 50 %" in unsteady
+    assert head.index("training") == first.index("1.000", 40) + len("1.000") - len("training, ms")
 
 
 def test_bench_looks_at_the_plot_before_it_measures(capsys, monkeypatch, tmp_path):
