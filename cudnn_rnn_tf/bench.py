@@ -375,6 +375,6 @@ def plot(rows: Sequence[Row], title: str, path: str) -> None:
         axes.bar_label(bars, fmt="%.3g", padding=2)
         axes.invert_yaxis()
         axes.set_xlabel(f"{name}, ms")
-        axes.margins(x=0.15)
+        axes.margins(x=0.25)
     figure.suptitle(title)
     figure.savefig(path)

@@ -29,6 +29,7 @@ PAGES = ["README.md", *DOCS]
 MESSAGES_OF_OTHERS = (
     "Op type not registered 'CudnnRnnTf>Forward'",
     "Could not locate class 'CudnnLSTM'",
+    "Could not locate class 'Bidirectional'",
     "Detected unsupported operations when trying to compile graph … CudnnRnnTf>Forward",
 )
 # So are these names, options and programs; and TensorFlow 2 lacks what begins with the last two.
