@@ -3,12 +3,12 @@
     python -m benchmarks.cpu [--threads=2] [--memory] [--quick] [--networks=REGEX] [--rounds=15]
     python -m benchmarks.cpu --render
 
-For every network it builds the model in each library, checks that all give the same numbers, and
-times them in turn, round by round, in random order, with all numbers of threads (`--threads=1,2,4`)
-before the next network begins. With `--memory`, it also measures the memory of a training step. The
-run leaves results/cpu/NAME.json, whose name says the processor, its cores, this package's
-instruction set and the numbers of threads, and the page cpu.md, which is made of all files there. A
-peer that is not installed is left out and named. `--render` only writes the page.
+For every network it builds the model in each library, and times them in turn, round by round, in
+random order, with all numbers of threads (`--threads=1,2,4`) before the next network begins. With
+`--memory`, it also measures the memory of a training step. The run leaves results/cpu/NAME.json,
+whose name says the processor, its cores, this package's instruction set and the numbers of threads,
+and the page cpu.md, which is made of all files there. A peer that is not installed is left out and
+named. `--render` only writes the page.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import pathlib
 import re
 from typing import Any
 
-from benchmarks import cpu_page, cpu_timing, json_rows, pages
+from benchmarks import cpu_environment, cpu_page, cpu_timing, json_rows, pages
 from benchmarks.cpu_models import NETWORKS, NETWORKS_OF_DIFFERENT_LENGTHS, Network
 from benchmarks.cpu_timing import IN_HALF_TYPES
 from benchmarks.cpu_worker import COMPILED_CODE, EXACT_MALLOC, FUSED, ONNX, PREDICTOR, Worker
@@ -34,7 +34,7 @@ def measure_memory(network: Network, library: str, threads: int, steps: int) -> 
         was there before (inputs, weights and the outputs' gradient); and `versions`.
     """
     with Worker(library, threads, EXACT_MALLOC) as worker:
-        worker.ask("load", network, False)
+        worker.ask("load", network)
         added = worker.ask("training_memory", steps)
         return {
             "bytes": [network.held_bytes + peak for peak in added],
@@ -58,7 +58,7 @@ def run(
 ) -> None:
     """Runs networks with numbers of threads; the file has all finished networks at any time."""
     peers, missing = cpu_timing.find_peers()
-    environment = cpu_timing.environment()
+    environment = cpu_environment.environment()
     runs: list[dict[str, Any]] = []
     report = {
         "environment": environment,

@@ -244,13 +244,6 @@ def _memory_table(report: dict[str, Any]) -> str:
     return pages.table_of([row for _, row in sorted(rows, key=lambda item: item[0])])
 
 
-def _largest_differences(report: dict[str, Any]) -> str:
-    found = [item for run in report["runs"] for item in run["differences"].items()]
-    half = max(one for library, one in found if "float16" in library)
-    others = max(one for library, one in found if "float16" not in library)
-    return f"{others:.1e} in float32 and {half:.1e} where this package computes in a half type"
-
-
 def _plot(what: str, report: dict[str, Any], path: pathlib.Path) -> None:
     """Draws how many times as fast this package is; in inference, it is `CpuPredictor`."""
     system = PREDICTOR if what == "inference" else FUSED
@@ -307,9 +300,7 @@ def page(folder: pathlib.Path) -> str:
         runs.append((name, f"{about}; {report['rounds']} rounds, with memory"))
         text += [
             "## Memory of a training step",
-            f"{ABOUT_MEMORY}\n\nBefore a network was timed, all libraries' outputs and gradients "
-            "were compared with this package's. The largest difference, as a part of a tensor's "
-            f"largest magnitude, is {_largest_differences(report)}.",
+            ABOUT_MEMORY,
             _memory_table(report),
         ]
     listed = "\n".join(f"* [{name}]({folder.name}/{name}): {run}." for name, run in runs)

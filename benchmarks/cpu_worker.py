@@ -22,8 +22,6 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
-
 from benchmarks import cpu_models
 
 FUSED = "cudnn_rnn_tf"
@@ -37,7 +35,7 @@ def in_half_type(system: str, dtype: str) -> str:
     return f"{system}, {dtype}"
 
 
-MODELS: dict[str, Callable[[cpu_models.Network, int], cpu_models.Model]] = {
+MODELS: dict[str, Callable[[cpu_models.Network, int], cpu_models.Calls]] = {
     FUSED: cpu_models.fused_model,
     PREDICTOR: cpu_models.predictor_model,
     **{
@@ -190,13 +188,11 @@ class _Server:
             COMPILED_CODE: hashlib.sha256(code).hexdigest()[:12],
         }
 
-    def load(self, network: cpu_models.Network, with_results: bool) -> dict[str, np.ndarray]:
-        """Builds the model, in place of the one before, and returns its results if wanted."""
+    def load(self, network: cpu_models.Network) -> None:
+        """Builds the model, in place of the one before."""
         self._calls = {}
         gc.collect()
-        model = MODELS[self._library](network, self._threads)
-        self._calls = dict(model.calls)
-        return model.results() if with_results else {}
+        self._calls = dict(MODELS[self._library](network, self._threads))
 
     def load_yardsticks(self) -> None:
         """Adds what the times are measured by to what can be timed.

@@ -31,7 +31,7 @@ from typing import Any
 from absl import app, flags
 
 from benchmarks import gpu_environment, gpu_lengths_page, systems
-from benchmarks.gpu_lengths_rows import DRAWS, ROWS, STEP_ROWS, SYSTEMS, Row
+from benchmarks.gpu_lengths_rows import DRAWS, ROWS, STEP_ROWS, SYSTEMS, Row, draw_lengths
 from benchmarks.gpu_timing import StepFunction, sample_in_turns
 
 _SYSTEM = flags.DEFINE_enum("system", None, [*SYSTEMS, "report"], "What to time.", required=True)
@@ -71,7 +71,7 @@ def _keras(row: Row) -> Iterator[tuple[str, StepFunction | None]]:
 
 def _torch(row: Row) -> Iterator[tuple[str, StepFunction | None]]:
     for variant in () if row.clip else ("mask", "full"):
-        yield variant, systems.of_torch(row, is_packed=variant == "mask")
+        yield variant, systems.of_torch(row, draw_lengths(row) if variant == "mask" else None)
 
 
 VARIANTS = {"cudnn_rnn_tf": _cudnn_rnn_tf, "keras": _keras, "torch": _torch}

@@ -44,8 +44,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import cpu_timing, gpu_environment, gpu_timing, models_page, systems
-from benchmarks.gpu_lengths_rows import DRAWS
+from benchmarks import cpu_environment, gpu_environment, gpu_timing, models_page, systems
+from benchmarks.gpu_lengths_rows import DRAWS, draw_lengths
 from benchmarks.model_list import Model, models
 from benchmarks.models_page import SYSTEMS
 
@@ -61,8 +61,8 @@ def variants(model: Model, system: str) -> dict[str, Callable[[Any], Any]]:
         draws = systems.host_lengths if model.has_lengths else _full
         return {"layer": lambda row: systems.ours(row, draws(row))}
     if system == "torch":
-        packed = {"packed": lambda row: systems.of_torch(row, is_packed=True)}
-        padded = {"padded": lambda row: systems.of_torch(row, is_packed=False)}
+        packed = {"packed": lambda row: systems.of_torch(row, draw_lengths(row))}
+        padded = {"padded": lambda row: systems.of_torch(row, None)}
         return packed | padded if model.has_lengths else padded
     draws = systems.masks if model.has_lengths else _full
     return {
@@ -112,7 +112,7 @@ def _work(model: Model, system: str, commit: str, on_cpu: bool) -> None:
         import cudnn_rnn_tf  # noqa: F401 - So that it is there when its turn comes.
     if not sys.stdin.readline():
         return
-    about = cpu_timing.environment() if on_cpu else gpu_environment.environment(commit)
+    about = cpu_environment.environment() if on_cpu else gpu_environment.environment(commit)
     for name in ("date", "load average before the run"):  # Those of all processes are one.
         about.pop(name, None)
     environment = {**about, "commit": commit, **versions}

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from benchmarks import tensorflow_steps
-from benchmarks.gpu_lengths_rows import DRAWS, Row, draw_lengths
+from benchmarks.gpu_lengths_rows import Row, draw_lengths
 from benchmarks.gpu_timing import StepFunction
 
 
@@ -15,28 +17,13 @@ def allow_tf32(row: Row) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
 
 
-def ours(
-    row: Row,
-    draws: Sequence[Any] = (None,),
-    algorithm: str = "auto",
-    call: Callable[..., Any] | None = None,
-    **options: Any,
-) -> StepFunction:
-    """Makes a step of one layer of this package, which holds the whole stack.
-
-    Args:
-        row: The network and its data.
-        draws: Lengths, masks (of booleans), or `None`s for sequences of full length.
-        algorithm: The layer's option.
-        call: Calls the layer, `call(layer, inputs, draw, training)`; by default, as `draws` say.
-        options: Those of `tensorflow_steps.step_of`.
-    """
+def layer_of(row: Row, algorithm: str = "auto") -> Any:
+    """Makes this package's layer, which holds the whole stack."""
     import cudnn_rnn_tf as crnn
 
-    allow_tf32(row)
     make = getattr(crnn, tensorflow_steps.LAYERS[row.mode])
     of_lstm = {"num_proj": row.projection or None, "cell_clip": row.clip or None}
-    layer = make(
+    return make(
         row.layers,
         row.units,
         direction="bidirectional" if row.directions == 2 else "unidirectional",
@@ -45,6 +32,26 @@ def ours(
         dtype=row.dtype,
         **(of_lstm if row.mode == "lstm" else {}),
     )
+
+
+def ours(
+    row: Row,
+    draws: Sequence[Any] = (None,),
+    algorithm: str = "auto",
+    call: Callable[..., Any] | None = None,
+    **options: Any,
+) -> StepFunction:
+    """Makes a step of this package's layer.
+
+    Args:
+        row: The network and its data.
+        draws: Lengths, masks (of booleans), or `None`s for sequences of full length.
+        algorithm: The layer's option.
+        call: Calls the layer, `call(layer, inputs, draw, training)`; by default, as `draws` say.
+        options: Those of `tensorflow_steps.step_of`.
+    """
+    allow_tf32(row)
+    layer = layer_of(row, algorithm)
 
     def run(inputs: Any, draw: Any, training: bool) -> Any:
         if call is not None:
@@ -65,15 +72,16 @@ def of_keras(
     if row.projection or row.clip:
         return None
     allow_tf32(row)
+    kinds = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU, "rnn_tanh": keras.layers.SimpleRNN}
     layers = []
     for _ in range(row.layers):
-        layer = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[row.mode](
+        layer = kinds[row.mode](
             row.units,
             return_sequences=True,
             recurrent_initializer="glorot_uniform",  # An orthogonal matrix takes long to make.
             use_bias=row.has_bias,
-            use_cudnn=use_cudnn,
             dtype=row.dtype,
+            **({} if row.mode == "rnn_tanh" else {"use_cudnn": use_cudnn}),
         )
         if row.directions == 2:
             layer = keras.layers.Bidirectional(layer, dtype=row.dtype)
@@ -105,10 +113,17 @@ def host_lengths(row: Row) -> list[Any]:
         return [tf.constant(lengths, tf.int32) for lengths in draw_lengths(row)]
 
 
-def of_torch(row: Row, is_packed: bool) -> StepFunction:
-    """Makes a step of PyTorch's layer, which packs its sequences in each step if it is to.
+def of_torch(
+    row: Row, draws: Sequence[np.ndarray] | None, batch_first: bool = True
+) -> StepFunction:
+    """Makes a step of PyTorch's layer, which packs its sequences in each step.
 
     PyTorch has no bound of cell states, so its LSTM runs without one.
+
+    Args:
+        row: The network and its data.
+        draws: Lists of lengths, which take turns; None for sequences that are read to their end.
+        batch_first: The order of the data.
     """
     import torch
     from torch.nn.utils.rnn import pack_padded_sequence
@@ -116,33 +131,35 @@ def of_torch(row: Row, is_packed: bool) -> StepFunction:
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = row.type == "tf32"
     dtype = getattr(torch, row.dtype)
-    network = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[row.mode](
+    kinds = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn_tanh": torch.nn.RNN}
+    network = kinds[row.mode](
         *(row.input_size, row.units, row.layers),
         bias=row.has_bias,
         bidirectional=row.directions == 2,
-        batch_first=True,
+        batch_first=batch_first,
         **({"proj_size": row.projection} if row.projection else {}),
     )
     device = torch_device()
     network = network.to(device, dtype)
     network.flatten_parameters()
     network.train(row.training)
-    inputs = torch.randn(row.batch, row.time, row.input_size, device=device, dtype=dtype)
+    shape = (row.batch, row.time) if batch_first else (row.time, row.batch)
+    inputs = torch.randn(*shape, row.input_size, device=device, dtype=dtype)
     inputs.requires_grad_(row.training)
     size = row.outputs
-    d_outputs = 0.1 * torch.randn(row.batch, row.time, size, device=device, dtype=dtype)
-    draws = [torch.tensor(lengths) for lengths in draw_lengths(row)]
+    d_outputs = 0.1 * torch.randn(*shape, size, device=device, dtype=dtype)
+    lengths = [torch.tensor(lengths) for lengths in draws or ()]
 
     def step(index: int) -> None:
         data, gradient = inputs, d_outputs
-        if is_packed:
+        if lengths:
             data = pack_padded_sequence(
-                inputs, draws[index % DRAWS], batch_first=True, enforce_sorted=False
+                *(inputs, lengths[index % len(lengths)], batch_first), enforce_sorted=False
             )
         with torch.set_grad_enabled(row.training):
             outputs, _ = network(data)
         if row.training:
-            if is_packed:
+            if lengths:
                 outputs = outputs.data
                 gradient = d_outputs.view(-1, size)[: outputs.shape[0]]
             outputs.backward(gradient)

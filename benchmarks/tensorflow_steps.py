@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks import cpu_timing, gpu_environment
+from benchmarks import cpu_environment, gpu_environment
 from benchmarks.gpu_lengths_rows import Row
 from benchmarks.gpu_timing import StepFunction
 
@@ -75,7 +75,7 @@ def describe(device: str, commit: str) -> dict[str, str]:
     if device == "gpu":
         about = gpu_environment.environment(commit)
     else:
-        about = cpu_timing.environment()
+        about = cpu_environment.environment()
         if commit != "unknown":
             about["commit"] = commit  # The code may lie there without its history.
     return about | {"TensorFlow": tf.__version__, "Keras": keras.__version__}
