@@ -43,7 +43,7 @@ KINDS = {
         "undisturbed run saved at the same step; at the end, so must the training history. "
         "`convert` is told to overwrite a file and is killed; afterwards, the file must be the "
         "whole old file or the whole new one. Programs that keep compiled kernels (`kernel code`) "
-        "are killed as well; earlier versions also kept choices of algorithms (`choice file`).",
+        "are killed as well.",
     ),
     "disks": (
         "programs",
