@@ -50,59 +50,49 @@ _KERNELS = {
 
 # Milliseconds by system, row and variant.
 Times = dict[tuple[str, str, str], float]
-# By variant and row, where it was measured.
-Environments = dict[str, dict[str, str]]
 
 
-def read(directory: pathlib.Path) -> tuple[Times, Environments]:
-    """Returns the times in a directory, and where each row was measured.
+def read(directory: pathlib.Path) -> tuple[Times, list[str]]:
+    """Returns the times in a directory, and where they were measured.
 
-    Rows of another system than Hopper are named with it. Of equal rows, the last one counts. Rows
-    that a GPU leaves to cuDNN have no time of its own kernels.
+    Of equal rows, the last one counts. Rows that a GPU leaves to cuDNN have no time of its own
+    kernels.
     """
     times: Times = {}
-    environments: Environments = {variant: {} for variant in VARIANTS}
+    environments: dict[str, list[str]] = {}
     for system in SYSTEMS:
         path = directory / f"{system.replace(' ', '_')}.jsonl"
-        if not path.exists():
-            continue
         used: set[str] = set()  # Kernels of this process; a line has the new ones.
-        for line in path.read_text().splitlines():
+        for line in path.read_text().splitlines() if path.exists() else ():
             result = json.loads(line)
             if "environment" in result:
                 about = result["environment"]
                 del about["imitated"]
                 about["GPU"] = gpu_environment.describe_gpus(about["GPU"])
+                environments.setdefault(pages.listed(about), []).append(system)
                 used.clear()
                 continue
             row, variant = result["row"], result["variant"]
             used.update(name for name, _ in result["kernels"])
-            name, run = _name(row), pages.listed(about)
-            found = environments[variant.removeprefix("cudnn_")]
-            if system == "Hopper" or found.get(name) == run:
-                found[name] = run
-            else:
-                found[f"{name}, as {system}"] = run
             times.pop((system, row, variant), None)
             if variant not in VARIANTS or _KERNELS.get(row) in used:
                 times[system, row, variant] = statistics.median(result["ms"])
-    return times, environments
+    runs = [f"{run} ({', '.join(dict.fromkeys(names))})" for run, names in environments.items()]
+    return times, runs
 
 
-def _cudnn_system(times: Times, system: str, variant: str) -> str:
-    """Returns the system whose process timed cuDNN for another system."""
-    own = any(key[0] == system and key[2] == f"cudnn_{variant}" for key in times)
-    return system if own else "Hopper"
+def _cudnn(times: Times, system: str, row: str, variant: str) -> float | None:
+    """The time of cuDNN in a system's process or, where it has timed none, in Hopper's."""
+    own = times.get((system, row, f"cudnn_{variant}"))
+    return own or times.get(("Hopper", row, f"cudnn_{variant}"))
 
 
 def _ratios(times: Times, variant: str) -> dict[str, dict[str, float]]:
     """How many times as long cuDNN takes, by imitated GPU and row."""
     found: dict[str, dict[str, float]] = {system: {} for system in SYSTEMS if system != "Hopper"}
     for system, ratios in found.items():
-        of_cudnn = _cudnn_system(times, system, variant)
         for row in map(str, ROWS):
-            cudnn = times.get((of_cudnn, row, f"cudnn_{variant}"))
-            own = times.get((system, row, variant))
+            cudnn, own = _cudnn(times, system, row, variant), times.get((system, row, variant))
             if cudnn and own:  # Otherwise the row is newer than the data, or cuDNN ran it.
                 ratios[row] = cudnn / own
     return found
@@ -151,42 +141,9 @@ def plot(times: Times, path: pathlib.Path) -> None:
     )
 
 
-def _turns(times: Times) -> str:
-    """Says which processes timed cuDNN at full length."""
-    own = [each for each in SYSTEMS if _cudnn_system(times, each, "full") == each != "Hopper"]
-    others = [each for each in SYSTEMS if each not in own and each != "Hopper"]
-    parts = []
-    if own:
-        parts.append(
-            f"As {' and '.join(own)}, cuDNN took turns with the kernels in one process, and the "
-            "ratio is of two times of that process."
-        )
-    if others:
-        parts.append(
-            f"As {' and '.join(others)}, the ratio is to the time in the column “cuDNN”, which is "
-            "of the process with Hopper's kernels. These runs are older than the rule by which "
-            "cuDNN trains small LSTMs in TF32 there."
-        )
-    return " ".join(parts)
-
-
-def _written(environments: dict[str, str]) -> str:
-    environments = dict(environments)
-    for system, types in SYSTEMS.items():
-        # A system whose rows are all of one other run is named once.
-        rows = [f"{_name(str(row))}, as {system}" for row in ROWS if row.type in types]
-        found = {environments.get(row) for row in rows}
-        if len(found) == 1 and None not in found:
-            environments |= {f"as {system}": environments[rows[0]]}
-            for row in rows:
-                del environments[row]
-    run = pages.runs(environments)
-    return f"Written by `python -m benchmarks.gpu_older` from a run with {run}."
-
-
-def page(times: Times, environments: Environments) -> str:
+def page(times: Times, runs: list[str]) -> str:
     """Returns the page of results."""
-    gpu = next(iter(environments["lengths"].values())).partition(",")[0].removeprefix("GPU ")
+    gpu = runs[0].partition(",")[0].removeprefix("GPU ")
     return f"""# Kernels of older GPUs, on a newer one
 
 ![How many times as fast as cuDNN the kernels of each GPU train](gpu_older.svg)
@@ -197,23 +154,20 @@ these limits, with the newer GPU's clock, L2 cache, memory and tensor cores; a r
 One-block teams and the matrix products of cuBLAS had the whole GPU.
 
 The numbers are milliseconds of a training step of one layer, called as a user calls it; in
-parentheses, how many times as long cuDNN takes on the whole GPU. “–” means that a GPU has no such
-type, or that cuDNN runs the layer there, since it is faster or there is too little room.
-[How to run this](../gpu_older.py).
+parentheses, how many times as long cuDNN takes on the whole GPU, in the same process or, where that
+has not timed it, in the one with Hopper's kernels, whose times the column “cuDNN” has. “–” means
+that a GPU has no such type, or that cuDNN runs the layer there, since it is faster or there is too
+little room. [How to run this](../gpu_older.py).
 
 ## Sequences of different lengths
 
-Lengths are uniform in [T/4, T], with another draw in each step. Only the process with Hopper's
-kernels timed cuDNN.
+Lengths are uniform in [T/4, T], with another draw in each step.
 
 {_table(times, "lengths")}
-{_written(environments["lengths"])}
-
 ## Sequences of full length
 
 The host takes most of a small network's step, and not the same time in all processes.
-{_turns(times)}
 
 {_table(times, "full")}
-{_written(environments["full"])}
+Written by `python -m benchmarks.gpu_older` from runs with {"; ".join(runs)}.
 """
