@@ -65,7 +65,10 @@ def reverse_sequences(
     if sequence_lengths is None:
         return tf.reverse(inputs, [time_axis])
     max_time = tf.cast(tf.shape(inputs)[time_axis], sequence_lengths.dtype)
-    lengths = tf.clip_by_value(sequence_lengths, 0, max_time)
+    # The converter to LiteRT takes some pairs of a maximum and a minimum for activations, such as
+    # RELU6, which its interpreter has for floating-point numbers alone.
+    lengths = tf.where(sequence_lengths < 0, tf.zeros_like(sequence_lengths), sequence_lengths)
+    lengths = tf.where(lengths > max_time, max_time, lengths)
     # XLA reverses no sequences without steps.
     needs_a_step = not inputs.shape[time_axis] and _compat.is_compiled_by_xla()
     if needs_a_step:

@@ -20,7 +20,12 @@ from cudnn_rnn_tf._compat import layers_in
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network, onnx_format
 from cudnn_rnn_tf.convert.files import write_whole
-from cudnn_rnn_tf.keras.export_copies import export_copy, input_signature_of, new_file
+from cudnn_rnn_tf.keras.export_copies import (
+    export_copy,
+    input_signature_of,
+    new_file,
+    unknown_steps_as_rows,
+)
 from cudnn_rnn_tf.lengths_and_masks import in_32_bits
 from cudnn_rnn_tf.op_library import raw_ops
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut, cut_array, join
@@ -41,6 +46,7 @@ def export_onnx(
     or `RNN`, with masks and lengths as its `sequence_lens`. Networks with what ONNX has no node
     for, such as a projection, become loops. These return NaN for a sequence with NaN in its
     padding, since tf2onnx multiplies padding by zero. It does not matter whether there is a GPU.
+    Layers compute in float32 in place of bfloat16, in which ONNX Runtime computes little.
     ONNX Runtime refuses lengths that are out of range.
 
     Args:
@@ -62,11 +68,15 @@ def export_onnx(
     path = new_file(path, ".onnx")
     onnx = network.load_package("onnx", "'cudnn_rnn_tf[onnx]'")
     register_handler()
-    with export_copy(model) as copy:
+    with export_copy(model, is_float32=True) as copy:
         signature = input_signature or input_signature_of(copy)
 
         def write(partial: pathlib.Path) -> None:
-            with ops.substituted_forward(forward), _tensors_as_constants(copy):
+            with (
+                ops.substituted_forward(forward),
+                _tensors_as_constants(copy),
+                unknown_steps_as_rows(copy),
+            ):
                 copy.export(
                     partial,
                     format="onnx",
@@ -81,8 +91,28 @@ def export_onnx(
                     f"model {model.name!r} has what the exporter to ONNX does not know: "
                     f"{network.reason(error)}"
                 ) from error
+            _check_runs(onnx, onnx.load(partial, load_external_data=False).graph, model.name)
 
         write_whole(path, write)
+
+
+def _check_runs(onnx: Any, graph: Any, name: str) -> None:
+    """Raises ValueError for what the exporter writes and ONNX Runtime refuses."""
+    bfloat16 = onnx.TensorProto.BFLOAT16
+    types = [each.data_type for each in graph.initializer]
+    types += [each.type.tensor_type.elem_type for each in (*graph.input, *graph.output)]
+    types += [each.i for node in graph.node for each in node.attribute if each.name == "to"]
+    if bfloat16 in types:
+        raise ValueError(
+            f"model {name!r} computes in bfloat16 where your own code says so, of which ONNX "
+            "Runtime knows little: compute in float32 there"
+        )
+    captured = [each.name for each in graph.input if ":" in each.name]
+    if captured:
+        raise ValueError(
+            f"model {name!r} reads tensors that are neither inputs nor what a layer holds as an "
+            f"attribute, {captured}, which tf2onnx takes for inputs: make NumPy arrays of them"
+        )
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import tensorflow as tf
 from cudnn_rnn_tf import core_network, ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.keras.export_copies import unknown_steps_as_rows
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 # In a SavedModel, the names of this package's ops have this prefix.
@@ -53,7 +54,7 @@ def export_portable(
     path = os.fspath(path)
     check_directory_name("path", path)
     with new_directory(path):
-        with ops.substituted_forward(_forward):
+        with ops.substituted_forward(_forward), unknown_steps_as_rows(model):
             if isinstance(model, keras.Model):
                 model.export(path, verbose=False, input_signature=input_signature)
             else:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from cudnn_rnn_tf import _compat, buffer_parts, opaque_kernel, ops, seeds
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.foreign_arguments import ChecksKeywords, check_tensors
+from cudnn_rnn_tf.keras.registration import signed
 from cudnn_rnn_tf.layer_weights import HasOpaqueKernel
 from cudnn_rnn_tf.lengths_and_masks import (
     HOW_TO_MAKE_RAGGED,
@@ -494,10 +495,16 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             children.update({state.name: state for state in self.states})
         return children
 
+    def get_build_config(self) -> dict[str, Any] | None:
+        return signed(super().get_build_config())
+
     def get_config(self) -> dict[str, Any]:
+        # The first versions, which can read other files, do not know this argument.
+        later = {} if self.algorithm == "auto" else {"algorithm": self.algorithm}
         return {
             **super().get_config(),
             **self._config_arguments,
+            **later,
             "seed": self.seed,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "recurrent_initializer": keras.initializers.serialize(self.recurrent_initializer),
@@ -507,7 +514,6 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             "go_backwards": self.go_backwards,
             "stateful": self.stateful,
             "time_major": self.time_major,
-            "algorithm": self.algorithm,
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
             "recurrent_regularizer": keras.regularizers.serialize(self.recurrent_regularizer),
             "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),

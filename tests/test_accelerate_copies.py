@@ -398,6 +398,32 @@ def test_a_layer_in_two_models_is_refused():
         crnn.accelerate(model)
 
 
+def test_two_classes_of_one_name():
+    """Keras would make both of one of them, so that there is no copy."""
+
+    def make(factor: int) -> keras.layers.Layer:
+        class Times(layers.Layer):
+            def call(self, inputs):
+                return factor * inputs
+
+        return Times()
+
+    model = keras.Sequential([keras.Input((5, 3)), make(2), make(3), layers.LSTM(2)])
+    with pytest.raises(TypeError, match="Could not locate class 'Times'"):
+        crnn.accelerate(model)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_layers_called_for_training_and_others_are_no_stack(which):
+    inputs = outputs = keras.Input((5, 3))
+    parts = [layers.LSTM(4, return_sequences=True), layers.Dropout(0.5), layers.LSTM(4)]
+    for index, layer in enumerate(parts):
+        outputs = layer(outputs, training=True if index == which else None)
+    fast = crnn.accelerate(keras.Model(inputs, outputs))
+    assert recurrent_types(fast) == [drop_ins.LSTM] * 2
+    assert not any(isinstance(layer, drop_ins.Stack) for layer in fast.layers)
+
+
 class LSTM(layers.LSTM):
     """A class of a user's with the name of one of Keras's."""
 

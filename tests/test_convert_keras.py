@@ -154,6 +154,11 @@ def test_stateful():
         np.testing.assert_allclose(again(inputs), expected, rtol=0, atol=TOLERANCE)
 
 
+def test_dropout_layers_do_not_share_a_seed():
+    layer = randomize(make("gru", 3, 3, dropout=0.3, seed=5), (None, None, 4))
+    assert [each.seed for each in convert.to_keras(layer)[1::2]] == [5, 6]
+
+
 def test_configuration():
     """All options that Keras's layers and ours both have are converted there and back."""
     options = {

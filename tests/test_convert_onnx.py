@@ -84,6 +84,10 @@ def test_types(dtype):
     again = convert.from_onnx(model)
     assert again.variable_dtype == dtype
     np.testing.assert_array_equal(again.kernel, layer.kernel)
+    schema = onnx.defs.get_schema("GRU", model.opset_import[0].version)
+    allowed = schema.type_constraints[0].allowed_type_strs
+    # ONNX's name of a type is that of C++.
+    assert f"tensor({dtype.replace('float64', 'double')})" in allowed
 
 
 def test_file(tmp_path):

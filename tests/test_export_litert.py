@@ -80,6 +80,16 @@ def test_own_layers_with_lengths(rnn_mode, options, tmp_path):
         check(model, content, values, np.array([4, 6, 0], np.int32))
 
 
+# The converter has activations between 0 and 1, -1 and 1, and 0 and 6.
+@pytest.mark.parametrize("steps", [1, 2, 6])
+def test_fixed_numbers_of_steps(steps, tmp_path):
+    inputs, lengths = keras.Input((steps, 4)), keras.Input((), dtype="int32")
+    layer = crnn.CudnnGRU(1, 3, direction="bidirectional")
+    model = keras.Model([inputs, lengths], layer(inputs, sequence_lengths=lengths))
+    content = exported(model, tmp_path, batch_size=3)
+    check(model, content, normal(3, steps, 4), np.array([steps, steps - 1, 0], np.int32))
+
+
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("options", [{"direction": "bidirectional"}, {"go_backwards": True}])
 def test_lengths_out_of_range(options, dtype, tmp_path):

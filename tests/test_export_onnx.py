@@ -193,6 +193,51 @@ def test_half_types(dtype, tmp_path):
     check(model, tmp_path / "m.onnx", normal(2, 5, 4).astype("float16"), atol=2e-3)
 
 
+@pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16"])
+def test_bfloat16_becomes_float32(policy, tmp_path):
+    model = keras.Sequential([keras.Input((5, 4), dtype=policy.removeprefix("mixed_"))])
+    for kind in (layers.Dense, drop_ins.LSTM):
+        options = {"recurrent_initializer": "ones"} if kind is drop_ins.LSTM else {}
+        model.add(kind(3, dtype=policy, **options))
+    values = normal(2, 5, 4)
+    crnn.export_onnx(model, tmp_path / "m.onnx")
+    expected = tf.cast(model(values), "float32")
+    np.testing.assert_allclose(run(tmp_path / "m.onnx", values)[0], expected, atol=0.02)
+    assert model.layers[0].compute_dtype == "bfloat16"
+
+
+TENSOR = tf.constant([1.0, 2.0, 3.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: tf.cast(tf.cast(x, "bfloat16") * 2, "float32"), "computes in bfloat16 where"),
+        (lambda x: x * TENSOR, "reads tensors that are neither inputs nor"),
+    ],
+)
+def test_what_onnx_runtime_would_refuse(function, message, tmp_path):
+    model = keras.Sequential([keras.Input((5, 4)), layers.Lambda(function), layers.LSTM(3)])
+    with pytest.raises(ValueError, match=message):
+        crnn.export_onnx(model, tmp_path / "m.onnx")
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_time_distributed_layers_with_unknown_steps(tmp_path):
+    inner = keras.Sequential([keras.Input((3, 4)), layers.GRU(4)])
+    model = keras.Sequential([keras.Input((None, 3, 4)), layers.TimeDistributed(inner)])
+    model.add(layers.Masking())
+    model.add(layers.TimeDistributed(layers.Dense(3)))
+    model.add(layers.LSTM(2, return_sequences=True))
+    crnn.export_onnx(model, tmp_path / "m.onnx")
+    crnn.export_portable(model, tmp_path / "m")
+    portable = tf.saved_model.load(str(tmp_path / "m"))
+    for steps in (2, 5):
+        values = normal(3, steps, 3, 4)
+        check(model, tmp_path / "m.onnx", values)
+        np.testing.assert_allclose(portable.serve(values), model(values), atol=1e-5)
+
+
 def test_masks_of_stock_layers_become_lengths(tmp_path):
     """Keras's own exporter makes loops of them, and on GPUs none at all."""
     model = keras.Sequential(

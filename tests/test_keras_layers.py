@@ -422,6 +422,26 @@ def test_masks_are_passed_on_whatever_keras_says_of_its_classes(class_name, monk
     np.testing.assert_array_equal(keras_mask(outputs), mask)
 
 
+@pytest.mark.parametrize("class_name", ["LSTM", "GRU", "SimpleRNN"])
+def test_one_state_for_all_sequences(class_name):
+    def results(module: Any, weights: Any = None) -> Any:
+        layer = getattr(module, class_name)(3, return_state=True)
+        layer.build((4, 5, 2))
+        layer.set_weights(weights or layer.get_weights())
+        state = tf.constant([[0.5, -0.2, 0.9]])
+        states = [state, 2 * state] if class_name == "LSTM" else state
+        inputs = np.random.default_rng(0).normal(size=(4, 5, 2)).astype("float32")
+        with tf.GradientTape() as tape:
+            tape.watch(state)
+            outputs = layer(inputs, initial_state=states)
+        return [*outputs, tape.gradient(outputs, state)], layer.get_weights()
+
+    received, weights = results(drop_ins)
+    expected, _ = results(keras.layers, weights)
+    for each, wanted in zip(received, expected, strict=True):
+        np.testing.assert_allclose(each, wanted, atol=1e-5)
+
+
 def test_wrong_states_are_told_in_keras_terms():
     x, state = np.zeros((2, 5, 4)), np.zeros((2, 8))
     with pytest.raises(ValueError, match=r"initial c of shape \(2, 8\) \(\[batch, units\]\)"):

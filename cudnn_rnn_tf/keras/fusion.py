@@ -153,8 +153,12 @@ def forward(
     Raises:
         ValueError: if a cell has too few or too many states, or a state's static shape is wrong.
     """
-    for cell, states in zip(cells, initial_states or [], strict=bool(initial_states)):
-        _check_states(cell, states, inputs.shape[0])
+    batch_size = inputs.shape[0] or tf.shape(inputs)[0]
+    if initial_states is not None:
+        initial_states = [
+            _checked_states(cell, states, inputs.shape[0], batch_size)
+            for cell, states in zip(cells, initial_states, strict=True)
+        ]
     recurrent_rate = rate = 0.0
     seed = None
     if is_training:
@@ -173,7 +177,6 @@ def forward(
         recurrent_dropout=recurrent_rate,
     )
     if initial_states is None:
-        batch_size = inputs.shape[0] or tf.shape(inputs)[0]
         states = [
             tf.zeros(shape, inputs.dtype)
             for shape in config.state_shapes(batch_size, time_major=False)
@@ -195,16 +198,26 @@ def forward(
     )
 
 
-def _check_states(cell: Any, states: Sequence[tf.Tensor], batch_size: int | None) -> None:
-    """Raises ValueError in Keras's terms, before the states get the op's axis of layers."""
+def _checked_states(
+    cell: Any, states: Sequence[tf.Tensor], static_size: int | None, batch_size: Any
+) -> list[tf.Tensor]:
+    """Returns a cell's states, of which one for all sequences is repeated, as Keras's sums do.
+
+    Raises ValueError in Keras's terms, before the states get the op's axis of layers.
+    """
     names = "hc" if rnn_mode_of(cell) == constants.CUDNN_LSTM else "h"
     if len(states) != len(names):
         raise ValueError(
             f"expected initial_state to have {' and '.join(names)}, each of shape "
-            f"{(batch_size, cell.units)} ([batch, units]), but received {len(states)}"
+            f"{(static_size, cell.units)} ([batch, units]), but received {len(states)}"
         )
+    checked = []
     for name, state in zip(names, states, strict=True):
-        ops.check_shape(f"initial {name}", state, (batch_size, cell.units), " ([batch, units])")
+        is_one = state.shape.rank == 2 and state.shape[0] == 1
+        size = 1 if is_one else static_size
+        ops.check_shape(f"initial {name}", state, (size, cell.units), " ([batch, units])")
+        checked.append(tf.broadcast_to(state, (batch_size, cell.units)) if is_one else state)
+    return checked
 
 
 def _params(

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import _compat, ops
-from cudnn_rnn_tf.keras.registration import registered_name
+from cudnn_rnn_tf.keras.registration import registered_name, signed
 
 
 class TakesLengths:
@@ -25,6 +25,9 @@ class TakesLengths:
     @supports_masking.setter
     def supports_masking(self, value: bool) -> None:
         pass
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        return signed(super().get_build_config())  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
         # Keras is about to make a layer of it, as for each direction of a wrapper.

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from cudnn_rnn_tf import native
 from cudnn_rnn_tf._compat import layers_in
 
 
@@ -19,6 +20,12 @@ def registered_name(owner: type) -> str:
     name = keras.saving.get_registered_name(owner)
     keras.saving.get_custom_objects().setdefault(name, owner)
     return name
+
+
+def signed(build_config: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Returns a layer's build config that says in files what wrote them; versions pass it over."""
+    written_by = f"cudnn_rnn_tf {native.build_info.VERSION}"
+    return build_config if build_config is None else {**build_config, "written_by": written_by}
 
 
 def unregistered_classes(model: keras.layers.Layer) -> dict[str, type]:
