@@ -17,7 +17,8 @@ The networks are random, and follow from `--seed` and `--count` alone: LSTM, GRU
 networks of one to three layers and one or both directions, of 16 to 2560 units and 1 to 2048
 sequences (logarithms are uniform) of 20 to 60 steps, in all types, training and inference, with and
 without lengths. Those that need much memory or time are drawn again. A network's algorithms take
-turns, a sample each; the median of its samples counts.
+turns, a sample each; the median of its samples counts. Of a small network, a call runs several
+steps, since the host would otherwise decide how long a step takes.
 """
 
 import argparse
@@ -46,6 +47,8 @@ MODES = {"lstm": 3, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}  # And how often eac
 MOST_FLOPS, MOST_BYTES = 1.2e12, 2.5e9
 # What a network may take, by which samples are divided among its algorithms.
 NETWORK_SECONDS, SAMPLES = 1.5, 5
+# The steps that a call runs of networks with so few operations.
+STEPS_OF_CALL, SMALL_FLOPS = 4, 3e10
 
 
 def networks(seed: int, count: int) -> list[tuple[Row, bool]]:
@@ -81,8 +84,11 @@ def fixed_algorithms() -> list[str]:
     return [name for name in ops.ALGORITHMS if name not in (AUTO, "cudnn")]
 
 
-def _steps(row: Row, has_lengths: bool) -> Callable[[str], gpu_timing.StepFunction]:
-    """Returns what makes a step of an algorithm; weights and data are the same for all."""
+def _steps(row: Row, has_lengths: bool, count: int) -> Callable[[str], gpu_timing.StepFunction]:
+    """Returns what makes a call of `count` steps of an algorithm.
+
+    Weights and data are the same for all.
+    """
     import tensorflow as tf
 
     from cudnn_rnn_tf import config, ops
@@ -98,12 +104,13 @@ def _steps(row: Row, has_lengths: bool) -> Callable[[str], gpu_timing.StepFuncti
     params = tf.Variable(normal(network.layout.size, scale=0.5 / math.sqrt(row.units)))
     inputs = normal(row.batch, row.time, row.units)
     d_outputs = normal(row.batch, row.time, row.outputs, scale=0.1)
-    states = [tf.zeros(shape, dtype) for shape in network.state_shapes(row.batch, False)]
+    shapes = network.state_shapes(row.batch, False)
+    # Steps with the same tensors would be one step to TensorFlow.
+    states = [[tf.zeros(shape, dtype) for shape in shapes] for _ in range(count)]
     draws = systems.host_lengths(row) if has_lengths else [None] * DRAWS
 
     def make(algorithm: str) -> gpu_timing.StepFunction:
-        @tf.function(autograph=False)
-        def step(lengths: Any) -> Any:
+        def step(states: Any, lengths: Any) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch([inputs, params])
                 outputs, _ = ops.forward(
@@ -120,8 +127,10 @@ def _steps(row: Row, has_lengths: bool) -> Callable[[str], gpu_timing.StepFuncti
                 return outputs
             return tape.gradient(outputs, [inputs, params], output_gradients=d_outputs)
 
+        call = tf.function(lambda *draws: list(map(step, states, draws)), autograph=False)
+
         def run(index: int) -> None:
-            step(draws[index % DRAWS])
+            call(*(draws[(index * count + number) % DRAWS] for number in range(count)))
 
         run(0)
         return run
@@ -133,7 +142,8 @@ def measure(row: Row, has_lengths: bool, only_compile: bool = False) -> dict[str
     """Returns a network's fields, its times by algorithm, and why others cannot run it."""
     import tensorflow as tf
 
-    make, steps, refused = _steps(row, has_lengths), {}, {}
+    count = STEPS_OF_CALL if flops_of(row) < SMALL_FLOPS else 1
+    make, steps, refused = _steps(row, has_lengths, count), {}, {}
     for algorithm in (AUTO, *fixed_algorithms()):
         if only_compile and algorithm.startswith(("standard", "persist_static")):
             continue  # cuDNN has its kernels.
@@ -153,7 +163,10 @@ def measure(row: Row, has_lengths: bool, only_compile: bool = False) -> dict[str
         share = NETWORK_SECONDS / (len(steps) * (SAMPLES + 2))
         gpu_timing.WARM_UP_SECONDS = gpu_timing.SAMPLE_SECONDS = share
         wait = tf.test.experimental.sync_devices
-        line["ms"] = gpu_timing.sample_in_turns(steps, wait, samples_of_each=SAMPLES)
+        samples = gpu_timing.sample_in_turns(steps, wait, DRAWS // count, SAMPLES)
+        line["ms"] = {
+            name: [round(one / count, 6) for one in times] for name, times in samples.items()
+        }
     if has_lengths:
         line["read"] = [int(lengths.sum()) for lengths in draw_lengths(row)]
     return line
