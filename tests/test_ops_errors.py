@@ -490,5 +490,8 @@ call()
 """
 
 
-def test_functions_of_users_call_ops_without_a_warning():
-    assert run_program(WARNINGS_OF_AUTOGRAPH) == ""
+def test_functions_of_users_call_ops_without_a_warning(tmp_path):
+    # AutoGraph looks for a function's source in its file.
+    path = tmp_path / "program.py"
+    path.write_text(WARNINGS_OF_AUTOGRAPH)
+    assert run_program(f"import sys; sys.path.append({str(tmp_path)!r}); import program") == ""
