@@ -92,9 +92,9 @@ def _backward(
 def _recorded_without_reserve_space(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the op Forward with its own way to a tape where it runs outside of a graph.
 
-    A tape makes zeros in place of the gradient of each output that nothing has read, and keeps
-    some: as many bytes as the reserve space has, and none where their number exceeds an int32. So
-    it is told of an operation that lacks this output.
+    A tape makes zeros in place of the gradient of each output that nothing has read. They are as
+    large as the reserve space, and from 2 GiB on TensorFlow fails to make them. So a tape is told
+    of an operation that lacks this output.
     """
     signature = inspect.signature(forward)
 

@@ -208,7 +208,7 @@ def test_a_tape_makes_no_zeros_for_the_reserve_space(accumulates, monkeypatch):
         lambda inputs: drop_ins.LSTM(3)(inputs, training=True),
         lambda inputs: drop_ins.Bidirectional(drop_ins.GRU(3))(inputs, training=True),
     ]
-    # TensorFlow keeps zeros for later tapes, so each reserve space has a size of its own.
+    # TensorFlow keeps small zeros for later tapes, so each reserve space has a size of its own.
     for steps, call in enumerate(calls, 60 + len(calls) * accumulates):
         inputs = tf.ones([steps, 7, 3])
         scope = tf.autodiff.ForwardAccumulator(inputs, inputs)
