@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <list>
 #include <memory>
@@ -21,11 +23,46 @@
 
 namespace cudnn_rnn_tf {
 
+// Returns a number of 64 bits that depends on all bytes of some tensors, and on
+// their places. It takes as long as to read them, once.
+inline uint64_t FingerprintOf(const std::vector<tensorflow::Tensor>& tensors) {
+  // Lanes do not wait for each other's products.
+  constexpr size_t kLanes = 8, kBlock = kLanes * 2 * sizeof(uint64_t);
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
+  uint64_t lanes[kLanes];
+  for (size_t i = 0; i < kLanes; ++i) lanes[i] = (i + 1) * kOdd;
+  const auto mix = [](uint64_t a, uint64_t b) {
+    __extension__ const auto product = static_cast<unsigned __int128>(a) * b;
+    return static_cast<uint64_t>(product) ^
+           static_cast<uint64_t>(product >> 64);
+  };
+  const auto take = [&](const char* block) {
+    for (uint64_t& lane : lanes) {
+      uint64_t words[2];
+      std::memcpy(words, block, sizeof(words));
+      block += sizeof(words);
+      lane = mix(words[0] ^ kOdd, words[1] ^ lane);
+    }
+  };
+  for (const tensorflow::Tensor& tensor : tensors) {
+    const auto bytes = tensor.tensor_data();
+    const size_t whole = bytes.size() / kBlock * kBlock;
+    for (size_t at = 0; at < whole; at += kBlock) take(bytes.data() + at);
+    char last[kBlock] = {};
+    std::copy(bytes.begin() + whole, bytes.end(), last);
+    take(last);
+  }
+  uint64_t all = 0;
+  for (const uint64_t lane : lanes) all = mix(all ^ kOdd, lane);
+  return all;
+}
+
 // What was made lately of tensors that hold a network's parameters. The tensors
 // that an entry was made of are held. While somebody else holds a tensor, an
-// update of a TensorFlow variable takes new memory rather than write to it. So
-// a call that gets the same memory again gets the same numbers. (Reference
-// variables of TensorFlow 1 do not keep to this; the ops' attribute
+// update of a TensorFlow variable takes new memory rather than write to it. But
+// others, to whom a program gave the memory by DLPack, may write to it between
+// calls. So an entry also has the tensors' fingerprint. (Reference variables of
+// TensorFlow 1 may be written to during a call; the ops' attribute
 // may_keep_params is false for them.)
 //
 // An entry of which nobody else has a tensor any more is dropped, since a
@@ -41,28 +78,33 @@ template <typename Result>
 class KeptResults {
  public:
   // Returns what was kept for these tensors, which hold the parameters of the
-  // network `spec`; no value if nothing was.
+  // network `spec`, and have this fingerprint; no value if nothing was.
   std::optional<Result> Find(const std::vector<tensorflow::Tensor>& tensors,
-                             const RnnSpec& spec) {
+                             uint64_t fingerprint, const RnnSpec& spec) {
     Entries unused;
     const std::lock_guard<std::mutex> lock(mutex_);
     unused = TakeUnused();
     const auto found = EntryOf(tensors, spec);
     if (found == entries_.end()) return std::nullopt;
+    if (found->fingerprint != fingerprint) {
+      unused.splice(unused.end(), entries_, found);
+      return std::nullopt;
+    }
     entries_.splice(entries_.begin(), entries_, found);
     return found->result;
   }
 
   // Keeps a result of so many bytes, unless another call has kept one in the
-  // meantime.
-  void Keep(const std::vector<tensorflow::Tensor>& tensors, const RnnSpec& spec,
-            const Result& result, size_t bytes) {
+  // meantime. The fingerprint is the one from before the result was made.
+  void Keep(const std::vector<tensorflow::Tensor>& tensors,
+            uint64_t fingerprint, const RnnSpec& spec, const Result& result,
+            size_t bytes) {
     // It would take the place of all others and then be dropped itself.
     if (bytes > kMostBytes) return;
     Entries surplus;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (EntryOf(tensors, spec) != entries_.end()) return;
-    Entry entry = {{}, spec, result, bytes};
+    Entry entry = {{}, fingerprint, spec, result, bytes};
     for (const tensorflow::Tensor& tensor : tensors) {
       entry.tensors.push_back(Held(tensor, entry));
     }
@@ -77,6 +119,7 @@ class KeptResults {
   using HeldTensor = std::shared_ptr<tensorflow::Tensor>;
   struct Entry {
     std::vector<HeldTensor> tensors;
+    uint64_t fingerprint;
     RnnSpec spec;
     Result result;
     size_t bytes;

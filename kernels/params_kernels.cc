@@ -108,10 +108,13 @@ class ToParamsOp : public ConversionOp<Layout> {
     const bool may_keep = may_keep_params_ && std::is_same_v<Device, CpuDevice>;
     std::optional<Tensor> params;
     const RnnSpec& spec = this->conversion().spec();
-    if (may_keep) params = kept->Find(tensors, spec);
+    const uint64_t fingerprint = may_keep ? FingerprintOf(tensors) : 0;
+    if (may_keep) params = kept->Find(tensors, fingerprint, spec);
     if (!params) {
       OP_REQUIRES_OK(context, Make(context, tensors, &params.emplace()));
-      if (may_keep) kept->Keep(tensors, spec, *params, params->TotalBytes());
+      if (may_keep) {
+        kept->Keep(tensors, fingerprint, spec, *params, params->TotalBytes());
+      }
     }
     context->set_output(0, *params);
   }

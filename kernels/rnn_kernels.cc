@@ -186,13 +186,24 @@ class ForwardOp : public RnnOp {
     if (kIsGpu<Device> || run.empty() || !may_keep_params_ || is_training_) {
       return nullptr;
     }
+    // Few rows are multiplied by such parameters where they are, which takes
+    // less time than to read all of them for their fingerprint.
+    const RnnProblem& problem = run.problem;
+    const bool is_of_half_type = problem.dtype == RnnDataType::kFloat16 ||
+                                 problem.dtype == RnnDataType::kBfloat16;
+    if (problem.max_time * problem.batch_size <= kFewRows && !is_of_half_type) {
+      return nullptr;
+    }
     using Packed = std::shared_ptr<const CpuPackedParams>;
     static NeverDestroyed<KeptResults<Packed>> kept;
     const RnnSpec& spec = run.problem.spec;
-    if (const auto found = kept->Find({params}, spec)) return *found;
+    const uint64_t fingerprint = FingerprintOf({params});
+    if (const auto found = kept->Find({params}, fingerprint, spec)) {
+      return *found;
+    }
     const auto packed = std::make_shared<const CpuPackedParams>(
         spec, run.problem.dtype, params.data());
-    kept->Keep({params}, spec, packed, packed->bytes());
+    kept->Keep({params}, fingerprint, spec, packed, packed->bytes());
     return packed;
   }
 

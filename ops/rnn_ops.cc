@@ -200,8 +200,8 @@ algorithm: What runs the network on a GPU. persistent and resident are kernels o
   these by a rule; auto is what a rule takes for the fastest of all. A CPU ignores
   it.
 may_keep_params: Whether a CPU may keep params, rearranged, for later calls with
-  the same tensor, if not is_training. It must be false if the tensor's memory may
-  change while others hold it, as that of TensorFlow 1's reference variables may.
+  the same tensor with the same numbers, if not is_training. It must be false if
+  they may change during the call, as TensorFlow 1's reference variables may.
 )doc");
 
 REGISTER_OP("CudnnRnnTf>Backward")

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import torch
 from fresh_process import run_program
 from layer_reference import config_of, make, normal, randomize
 
@@ -23,7 +24,8 @@ from cudnn_rnn_tf.config import RnnConfig
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
-INPUTS = normal(3, 5, 4)
+# Of 16 steps of sequences or fewer, no packed weights are kept.
+INPUTS = normal(4, 5, 4)
 
 
 def expected(layer: Any, inputs: np.ndarray = INPUTS) -> np.ndarray:
@@ -102,6 +104,46 @@ def test_changes_of_the_variable_are_seen(change, is_traced, tmp_path):
     assert_is_right(call(INPUTS), layer)
 
 
+def scale(weights: Any) -> None:
+    weights *= 0.5
+
+
+def negate(weights: Any) -> None:
+    weights.neg_()
+
+
+def exchange(weights: Any) -> None:
+    weights[[0, -1]] = weights[[-1, 0]]
+
+
+def change_last(weights: Any) -> None:
+    weights.reshape(-1)[-1] += 1
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+@pytest.mark.parametrize("write", [scale, negate, exchange, change_last])
+def test_writes_of_others_are_seen(write, is_traced):
+    """TensorFlow does not know of what a program writes to memory that it got by DLPack."""
+    dtype = "float64"
+    layer = make("gru", 2, 6, dtype=dtype)
+    drop_in = drop_ins.LSTM(5, bias_initializer="random_normal", dtype=dtype)
+    inputs = INPUTS.astype(dtype)
+    randomize(layer, inputs.shape)
+    drop_in.build(inputs.shape)
+    call, call_drop_in = map(tf.function, (layer, drop_in)) if is_traced else (layer, drop_in)
+    stock = keras.layers.LSTM(5, dtype=dtype)
+    stock.build(inputs.shape)
+    for variable in (layer.kernel, *drop_in.weights):
+        for _ in range(2):
+            call(inputs), call_drop_in(inputs)
+        before = variable.numpy()
+        write(torch.from_dlpack(tf.experimental.dlpack.to_dlpack(variable.value.value())))
+        assert not np.array_equal(before, variable.numpy())
+        np.testing.assert_allclose(call(inputs), expected(layer, inputs), rtol=1e-13)
+        stock.set_weights([weight.numpy() for weight in drop_in.weights])
+        np.testing.assert_allclose(call_drop_in(inputs), stock(inputs), rtol=1e-13, atol=1e-15)
+
+
 def test_changes_within_a_function_are_seen():
     layer = randomize(make("gru", 2, 6), (None, None, 4))
 
@@ -147,9 +189,9 @@ def test_threads_see_old_or_new_weights():
     assert not wrong
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 4), (2, 6, 4), (3, 5, 4), (1, 40, 4)])
+@pytest.mark.parametrize("shape", [(17, 1, 4), (2, 9, 4), (4, 5, 4), (1, 40, 4)])
 def test_results_are_those_of_a_predictor(shape):
-    """In calls of any size, to the bit, from the first call on."""
+    """To the bit, from the first call on, where both pack the weights."""
     layer = randomize(make("lstm", 2, 20, direction="bidirectional"), (None, None, 4))
     inputs = normal(*shape)
     outputs, _ = crnn.CpuPredictor(layer)(inputs)
@@ -236,7 +278,7 @@ def call_whole_and_parts(layer: Any, inputs: np.ndarray) -> None:
     ],
 )
 def test_weights_that_nobody_has_any_more_are_dropped(layer, call):
-    inputs = normal(2, 2, 400)
+    inputs = normal(2, 9, 400)
     layer(inputs)
     sizes = []
     for _ in range(60):
@@ -259,7 +301,7 @@ from cudnn_rnn_tf import keras as drop_ins
 def resident_bytes():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-random, inputs = np.random.default_rng(0), tf.zeros([1, 2, 400])
+random, inputs = np.random.default_rng(0), tf.zeros([1, 17, 400])
 for layer in (crnn.CudnnLSTM(1, 400), drop_ins.LSTM(400)):
     layer(inputs)
     sizes = []
@@ -286,7 +328,7 @@ def test_weights_that_arrays_became_are_dropped_with_any_allocator(name):
 @pytest.mark.parametrize("make_layer", [functools.partial(make, "lstm", 1), drop_ins.LSTM])
 def test_weights_of_a_layer_that_is_gone_are_dropped_without_a_call(make_layer):
     layer = make_layer(1000)
-    layer(normal(1, 2, 1000))  # This keeps 32 MB of weights and their packed form.
+    layer(normal(1, 17, 1000))  # This keeps 32 MB of weights and their packed form.
     del layer
     gc.collect()
     before, deadline = resident_bytes(), time.monotonic() + 30
@@ -298,7 +340,7 @@ def test_weights_of_a_layer_that_is_gone_are_dropped_without_a_call(make_layer):
 
 def test_the_packed_forms_of_all_weights_together_are_bounded():
     """Networks of different kinds read the same 300 MB; of their four packed forms, three stay."""
-    params, inputs = tf.zeros([1024 * (1024 + 72000 + 1)]), tf.zeros([1, 1, 72000])
+    params, inputs = tf.zeros([1024 * (1024 + 72000 + 1)]), tf.zeros([17, 1, 72000])
     sizes = [resident_bytes()]
     for mode in ("rnn_tanh", "rnn_relu"):
         for bias_mode in ("single_input", "single_recurrent"):
