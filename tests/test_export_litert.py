@@ -84,7 +84,7 @@ def test_own_layers_with_lengths(rnn_mode, options, tmp_path):
 @pytest.mark.parametrize("steps", [1, 2, 6])
 def test_fixed_numbers_of_steps(steps, tmp_path):
     inputs, lengths = keras.Input((steps, 4)), keras.Input((), dtype="int32")
-    layer = crnn.CudnnGRU(1, 3, direction="bidirectional")
+    layer = crnn.CudnnLSTM(1, 3, direction="bidirectional", cell_clip=float(steps))
     model = keras.Model([inputs, lengths], layer(inputs, sequence_lengths=lengths))
     content = exported(model, tmp_path, batch_size=3)
     check(model, content, normal(3, steps, 4), np.array([steps, steps - 1, 0], np.int32))

@@ -58,6 +58,10 @@ def refresh(layer: keras.layers.Layer) -> None:
 
 
 def _has_hooks(layer: keras.layers.Layer) -> bool:
+    """Returns whether a layer's hooks do more than to move its variables."""
+    is_keras_own = type(layer).__module__.startswith("keras.")
+    if is_keras_own and not hasattr(layer, "finalize_state") and not layer.quantization_mode:
+        return False
     return any(
         getattr(type(layer), hook) is not getattr(keras.layers.Layer, hook) for hook in _HOOKS
     )

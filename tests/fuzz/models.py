@@ -1,10 +1,8 @@
-"""Has `accelerate` copy random models, and Keras load models of users' classes of known names."""
+"""Has `accelerate` copy random models, and compares what they compute and learn."""
 
 import contextlib
 import io
-import pathlib
 import random
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,15 +15,11 @@ import cudnn_rnn_tf as crnn
 # `run` checks the errors that may come.
 EXPECTED = ()
 _CLASSES = ("LSTM", "GRU", "SimpleRNN")
-_WAYS = ("file", "old file", "json", "config", "scope", "wrapped", "accelerate", "none")
 _TIME, _FEATURES = 5, 3
 
 
 def draw(rng: random.Random) -> dict[str, Any]:
     """Draws a model of layers, any of which may be left out."""
-    if rng.random() < 0.2:
-        name = rng.choice((*_CLASSES, "Bidirectional"))
-        return {"user_class": name, "way": rng.choice(_WAYS), "changes": []}
     changes: list[list[Any]] = [["Masking", None]] if rng.random() < 0.4 else []
     changes += _draw_layers(rng, depth=0)
     for _ in range(rng.choice((0, 0, 1, 2))):
@@ -79,8 +73,6 @@ def _draw_options(rng: random.Random, name: str, units: int) -> dict[str, Any]:
 
 def run(case: dict[str, Any]) -> str:
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    if "user_class" in case:
-        return _run_user_class(case["user_class"], case["way"])
     numbers = np.random.default_rng(case["numbers"])
     keras.utils.set_random_seed(case["numbers"])
     model = _model(case["changes"])
@@ -183,54 +175,3 @@ def _recurrent(name: str, options: dict[str, Any]) -> keras.layers.Layer:
         options.pop("go_backwards", None)
     layer = getattr(keras.layers, name)(**options)
     return layer if wrap is None else keras.layers.Bidirectional(layer, merge_mode=wrap)
-
-
-def _run_user_class(name: str, way: str) -> str:
-    """Checks that a user's class is found under its name, and Keras's own where there is none."""
-    stock = getattr(keras.layers, name)
-
-    class Doubled(stock):
-        def call(self, sequences, initial_state=None, mask=None, training=False):
-            return 2 * super().call(sequences, initial_state, mask=mask, training=training)
-
-    # The name alone says what a file means.
-    Doubled.__name__ = Doubled.__qualname__ = name
-    kind = stock if way == "none" else Doubled
-    layer = kind(keras.layers.GRU(4)) if name == "Bidirectional" else kind(4)
-    if way == "wrapped":
-        if name == "Bidirectional":
-            layer = keras.layers.TimeDistributed(kind(keras.layers.GRU(4)))
-        else:
-            # Keras's wrapper makes its layers of their config.
-            with keras.saving.custom_object_scope({name: kind}):
-                layer = keras.layers.Bidirectional(layer)
-            for part in (layer.forward_layer, layer.backward_layer):
-                assert type(part) is kind, "a wrapper has another class"
-    is_distributed = isinstance(layer, keras.layers.TimeDistributed)
-    shape = (2, _TIME, _FEATURES) if is_distributed else (_TIME, _FEATURES)
-    model = keras.Sequential([keras.Input(shape), layer])
-    custom = {} if way == "none" else {name: kind}
-    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
-        path = pathlib.Path(directory, "m.h5" if way == "old file" else "m.keras")
-        if way in ("json", "wrapped"):
-            copy = keras.models.model_from_json(model.to_json(), custom_objects=custom)
-        elif way == "config":
-            copy = keras.Sequential.from_config(model.get_config(), custom_objects=custom)
-        elif way == "accelerate":
-            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-            stack.enter_context(keras.saving.custom_object_scope(custom))
-            copy = crnn.accelerate(model)
-        else:
-            model.save(path)
-            if way == "scope":
-                stack.enter_context(keras.saving.custom_object_scope(custom))
-                custom = None
-            copy = keras.saving.load_model(path, custom_objects=custom)
-    copy.set_weights(model.get_weights())
-    received = copy.layers[-1]
-    if way == "wrapped":
-        received = received.layer if is_distributed else received.forward_layer
-    assert type(received) is kind, f"{way}: another class"
-    inputs = tf.ones((1, *shape))
-    _check_close(copy(inputs), model(inputs), f"{way}: other outputs")
-    return f"user's {way}"
