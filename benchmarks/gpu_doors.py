@@ -34,6 +34,7 @@ from benchmarks import gpu_environment, pages, tensorflow_steps
 from benchmarks.cpu_models import NETWORKS
 from benchmarks.gpu_lengths_rows import DRAWS, Row
 from benchmarks.gpu_timing import StepFunction, sample_in_turns
+from benchmarks.systems import keras_layers, layer_of
 
 _OUTPUT = flags.DEFINE_string("output", None, "The file of results.", required=True)
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
@@ -102,20 +103,8 @@ def stock_model(row: Row, use_cudnn: str | bool = "auto") -> Any:
     """Makes a model of Keras's own layers."""
     import keras
 
-    make = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[row.mode]
-    inputs = keras.Input((row.time, row.units), dtype=row.dtype)
-    outputs = inputs
-    for _ in range(row.layers):
-        # An orthogonal matrix takes long to make.
-        layer = make(
-            row.units,
-            return_sequences=True,
-            recurrent_initializer="glorot_uniform",
-            use_cudnn=use_cudnn,
-            dtype=row.dtype,
-        )
-        if row.directions == 2:
-            layer = keras.layers.Bidirectional(layer, dtype=row.dtype)
+    inputs = outputs = keras.Input((row.time, row.units), dtype=row.dtype)
+    for layer in keras_layers(row, use_cudnn):
         outputs = layer(outputs)
     return keras.Model(inputs, outputs)
 
@@ -138,9 +127,7 @@ def systems(row: Row) -> Iterator[tuple[str, dict[str, list[Any]]]]:
             without = stock_model(row, use_cudnn=False)
             layers |= dict.fromkeys(MASKS[2:], without.layers[1:])
         yield name, layers
-    make = {"lstm": crnn.CudnnLSTM, "gru": crnn.CudnnGRU}[row.mode]
-    direction = "bidirectional" if row.directions == 2 else "unidirectional"
-    layer = make(row.layers, row.units, direction=direction, dtype=row.dtype)
+    layer = layer_of(row)
     layer.build((row.batch, row.time, row.units))
     yield "CudnnLSTM", dict.fromkeys(MASKS, [layer])
 
@@ -262,11 +249,13 @@ def page(path: pathlib.Path) -> str:
     results = Results(path)
     title, masks = ON_GPU if results.device == "gpu" else ON_CPU
     rows = []
-    for row, kind in itertools.product(results.medians, results.kinds):
-        ms = [results.ms(row, system, kind) for system in SYSTEMS]
-        times = [f"{value:.3f}" if value else "–" for value in ms]
-        ratio = results.ratio(row, "keras", "drop-in", kind)
-        rows.append([row, kind, f"{ratio:.1f}" if ratio else "–", *times])
+    for row in results.medians:
+        cells = [row]
+        for kind in results.kinds:
+            ratio = results.ratio(row, "keras", "drop-in", kind)
+            own = f"{results.ms(row, 'drop-in', kind):.3f} ms"
+            cells.append(f"{ratio:.1f}× ({own})" if ratio else own)
+        rows.append(cells)
     ratios = {
         f"{slower} / {faster}, mask: {kind}": results.ratios(slower, faster, kind)
         for kind in results.kinds
@@ -289,15 +278,14 @@ def page(path: pathlib.Path) -> str:
     parts = [
         title,
         f"![How many times as fast as Keras a drop-in is]({path.stem}.svg)",
-        "Milliseconds of a step by the medians of seven samples; the smaller, the faster. "
-        "`drop-in` is `cudnn_rnn_tf.keras`, `accelerated` is `accelerate`'s copy of the stock "
-        "model, and `own` is `CudnnLSTM` or `CudnnGRU`. "
+        "The first table says how many times as fast as Keras a drop-in is, for each kind of mask, "
+        "and how long a step of it takes, by the medians of seven samples; the data have the times "
+        "of all. `drop-in` is `cudnn_rnn_tf.keras`, `accelerated` is `accelerate`'s copy of the "
+        "stock model, and `own` is `CudnnLSTM` or `CudnnGRU`. "
         + masks
         + "[benchmarks/gpu_doors.py](../gpu_doors.py) says what a step is.",
         "; ".join(results.environments),
-        pages.table(
-            ["network", "mask", "Keras / drop-in", "Keras", "drop-in", "accelerated", "own"], rows
-        ),
+        pages.table(["network", *(f"mask: {kind}" for kind in results.kinds)], rows),
         pages.table(["ratio", "geometric mean", "least", "most"], of_ratios),
     ]
     return "\n\n".join(parts) + "\n"

@@ -63,15 +63,10 @@ def ours(
     return tensorflow_steps.step_of(row, run, lambda: layer.trainable_variables, draws, **options)
 
 
-def of_keras(
-    row: Row, draws: Sequence[Any] = (None,), use_cudnn: bool | str = "auto", **options: Any
-) -> StepFunction | None:
-    """Makes a step of Keras's layers, which are given masks; None if it has no such layers."""
+def keras_layers(row: Row, use_cudnn: bool | str = "auto") -> list[Any]:
+    """Makes Keras's layers."""
     import keras
 
-    if row.projection or row.clip:
-        return None
-    allow_tf32(row)
     kinds = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU, "rnn_tanh": keras.layers.SimpleRNN}
     layers = []
     for _ in range(row.layers):
@@ -86,6 +81,17 @@ def of_keras(
         if row.directions == 2:
             layer = keras.layers.Bidirectional(layer, dtype=row.dtype)
         layers.append(layer)
+    return layers
+
+
+def of_keras(
+    row: Row, draws: Sequence[Any] = (None,), use_cudnn: bool | str = "auto", **options: Any
+) -> StepFunction | None:
+    """Makes a step of Keras's layers, which are given masks; None if it has no such layers."""
+    if row.projection or row.clip:
+        return None
+    allow_tf32(row)
+    layers = keras_layers(row, use_cudnn)
 
     def run(inputs: Any, mask: Any, training: bool) -> Any:
         for layer in layers:
