@@ -200,7 +200,7 @@ int Main(int argc, char** argv) {
   for (int i = 4; i + 4 < argc; i += 5) {
     const std::string mode = argv[i], type = argv[i + 1];
     KernelRequest request = {};
-    if (!ParseRnnMode(mode, &request.rnn_mode)) return 1;
+    if (!ParseName(mode, &request.rnn_mode)) return 1;
     request.dtype = type == "float16"    ? RnnDataType::kFloat16
                     : type == "bfloat16" ? RnnDataType::kBfloat16
                                          : RnnDataType::kFloat32;
@@ -215,8 +215,8 @@ int Main(int argc, char** argv) {
     for (const bool is_backward : {false, true}) {
       if (is_stack && is_backward) continue;
       request.is_backward = is_backward;
-      std::vector<Division> divisions;
-      if (!Kernel::Divide(request, &divisions).ok()) continue;
+      const std::vector<Division> divisions = Divisions(request, limits);
+      if (divisions.empty()) continue;
       const Shape& chosen = ChooseDivision(divisions)->shape;
       double least = divisions[0].cycles;
       for (const Division& division : divisions) {
@@ -263,8 +263,9 @@ int Main(int argc, char** argv) {
       Check(set_context(context));
       for (size_t i; (i = next++) < candidates.size();) {
         Candidate& candidate = candidates[i];
-        candidate.status = Kernel::Compile(
-            candidate.request, candidate.division.shape, &candidate.kernel);
+        candidate.status =
+            Kernel::Compile(candidate.request, limits, candidate.division.shape,
+                            &candidate.kernel);
       }
     });
   }

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from cudnn_rnn_tf import constants, native
@@ -14,6 +15,8 @@ _INPUT_MODES = (
     constants.CUDNN_INPUT_SKIP_MODE,
     constants.CUDNN_INPUT_AUTO_MODE,
 )
+
+_OF_ALL_OPS, _OF_PARAMS_OPS, _OF_PASSES = native.spec_fields()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +59,11 @@ class RnnConfig:
     recurrent_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "num_units", "input_size", "num_proj"):
-            object.__setattr__(self, name, _integer(name, getattr(self, name)))
-        for name in ("dropout", "cell_clip", "recurrent_dropout"):
-            object.__setattr__(self, name, _number(name, getattr(self, name)))
-        for name in ("rnn_mode", "input_mode", "direction", "bias_mode"):
-            if not isinstance(getattr(self, name), str):
-                raise TypeError(
-                    f"expected {name} to be a string, but received {getattr(self, name)!r}"
-                )
+        checks: dict[Any, Callable[[str, Any], Any]]
+        checks = {int: _integer, float: _number, str: _string}
+        for field in dataclasses.fields(self):
+            value = checks[field.type](field.name, getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
         if self.input_mode not in _INPUT_MODES:
             raise ValueError(
                 f"expected input_mode to be one of {', '.join(map(repr, _INPUT_MODES))}, but "
@@ -111,11 +110,16 @@ class RnnConfig:
         return tuple((batch_size, count, size) for size in self.state_sizes())
 
     def spec_attrs(self) -> dict[str, Any]:
-        """Returns the attributes that every op has, except input_size."""
-        attrs = dataclasses.asdict(self)
-        for name in ("input_size", "dropout", "cell_clip", "recurrent_dropout"):
-            del attrs[name]
-        return attrs
+        """Returns the attributes that every op has."""
+        return {name: getattr(self, name) for name in _OF_ALL_OPS}
+
+    def params_attrs(self) -> dict[str, Any]:
+        """Returns the attributes of ops that convert parameters."""
+        return {name: getattr(self, name) for name in _OF_ALL_OPS + _OF_PARAMS_OPS}
+
+    def pass_attrs(self) -> dict[str, Any]:
+        """Returns the attributes of ops that run the network."""
+        return {name: getattr(self, name) for name in _OF_ALL_OPS + _OF_PASSES}
 
 
 class HasConfig:
@@ -150,6 +154,12 @@ def _integer(name: str, value: Any) -> int:
     if abs(number) >= 2**63:
         raise ValueError(f"expected {name} to fit 64 bits, but received {value!r}")
     return number
+
+
+def _string(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected {name} to be a string, but received {value!r}")
+    return value
 
 
 def _number(name: str, value: Any) -> float:

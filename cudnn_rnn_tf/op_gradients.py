@@ -7,23 +7,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat
+from cudnn_rnn_tf import _compat, native
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.op_library import raw_ops
 
-_SPEC_ATTRS = (
-    "rnn_mode",
-    "num_layers",
-    "num_units",
-    "num_proj",
-    "input_mode",
-    "direction",
-    "bias_mode",
-)
-_CONFIG_ATTRS = _SPEC_ATTRS + ("dropout", "cell_clip", "recurrent_dropout")
+_SPEC_ATTRS, _SIZE_ATTRS, _PASS_ATTRS = map(tuple, native.spec_fields())
+_CONFIG_ATTRS = _SPEC_ATTRS + _PASS_ATTRS
 _RUN_ATTRS = _CONFIG_ATTRS + ("time_major", "has_sequence_lengths")
 _FORWARD_ATTRS = _RUN_ATTRS + ("is_training", "algorithm")
-_PARAMS_ATTRS = _SPEC_ATTRS + ("input_size",)
+_PARAMS_ATTRS = _SPEC_ATTRS + _SIZE_ATTRS
 
 
 def _attrs(op: tf.Operation, names: Sequence[str]) -> dict[str, Any]:
@@ -47,10 +39,7 @@ def config_of(op: tf.Operation) -> RnnConfig:
             "expected inputs with a static last dimension, of which a gradient of the gradient is "
             f"made, but received shape {shape}"
         )
-    return RnnConfig(
-        input_size=input_size,
-        **_attrs(op, _CONFIG_ATTRS),
-    )
+    return RnnConfig(input_size=input_size, **_attrs(op, _CONFIG_ATTRS))
 
 
 @tf.RegisterGradient("CudnnRnnTf>Forward")

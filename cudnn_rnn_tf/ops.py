@@ -27,9 +27,7 @@ ALGORITHMS = (
 
 def params_size(config: RnnConfig, name: str | None = None) -> tf.Tensor:
     """Returns the number of elements in the opaque buffer, a scalar int64 tensor."""
-    return raw_ops.cudnn_rnn_tf_params_size(
-        input_size=config.input_size, name=name, **config.spec_attrs()
-    )
+    return raw_ops.cudnn_rnn_tf_params_size(name=name, **config.params_attrs())
 
 
 def canonical_to_params(
@@ -67,9 +65,8 @@ def canonical_to_params(
     return raw_ops.cudnn_rnn_tf_canonical_to_params(
         weights=list(weights),
         biases=list(biases),
-        input_size=config.input_size,
         name=name,
-        **config.spec_attrs(),
+        **config.params_attrs(),
     )
 
 
@@ -90,9 +87,8 @@ def params_to_canonical(
         params=params,
         num_weights=len(layout.weight_shapes),
         num_biases=len(layout.bias_shapes),
-        input_size=config.input_size,
         name=name,
-        **config.spec_attrs(),
+        **config.params_attrs(),
     )
     return list(weights), list(biases)
 
@@ -126,10 +122,9 @@ def keras_to_params(
     return raw_ops.cudnn_rnn_tf_keras_to_params(
         weights=list(weights),
         biases=list(biases),
-        input_size=config.input_size,
         may_keep_params=may_keep_params,
         name=name,
-        **config.spec_attrs(),
+        **config.params_attrs(),
     )
 
 
@@ -260,16 +255,13 @@ def forward(
         params=params,
         sequence_lengths=lengths,
         seed=[_seed_in_host_memory(seed)] if draws_masks else [],
-        dropout=config.dropout,
-        cell_clip=config.cell_clip,
-        recurrent_dropout=config.recurrent_dropout,
         time_major=time_major,
         has_sequence_lengths=has_sequence_lengths,
         is_training=is_training,
         algorithm=algorithm,
         may_keep_params=may_keep_params,
         name=name,
-        **config.spec_attrs(),
+        **config.pass_attrs(),
     )
     if not config.is_lstm:
         return output, (output_h,)

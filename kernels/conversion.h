@@ -28,7 +28,7 @@ class Conversion {
   }
   absl::Status ReadNetwork(tensorflow::OpKernelConstruction* context) {
     TF_RETURN_IF_ERROR(ReadSpec(context, &spec_));
-    TF_RETURN_IF_ERROR(context->GetAttr("input_size", &spec_.input_size));
+    TF_RETURN_IF_ERROR(ReadSpec(context, &spec_, AttrOf::kParamsOps));
     TF_RETURN_IF_ERROR(CheckSpec(spec_));
     layout_ = std::make_unique<Layout>(spec_);
     return absl::OkStatus();

@@ -132,9 +132,9 @@ class KeptResults {
       const std::vector<tensorflow::Tensor>& tensors, const RnnSpec& spec) {
     return std::find_if(
         entries_.begin(), entries_.end(), [&](const Entry& one) {
-          return Alike(one.spec, spec) &&
-                 std::equal(one.tensors.begin(), one.tensors.end(),
-                            tensors.begin(), tensors.end(), IsSame);
+          return std::equal(one.tensors.begin(), one.tensors.end(),
+                            tensors.begin(), tensors.end(), IsSame) &&
+                 HaveSameParams(one.spec, spec);
         });
   }
   // Both return entries that were removed from the list. The caller frees their
@@ -208,14 +208,6 @@ class KeptResults {
     return held->SharesBufferWith(tensor) && held->data() == tensor.data() &&
            held->dtype() == tensor.dtype();
   }
-  // Tells whether networks have the same parameters.
-  static bool Alike(const RnnSpec& a, const RnnSpec& b) {
-    return a.rnn_mode == b.rnn_mode && a.num_layers == b.num_layers &&
-           a.num_units == b.num_units && a.num_proj == b.num_proj &&
-           a.input_size == b.input_size && a.input_mode == b.input_mode &&
-           a.direction == b.direction && a.bias_mode == b.bias_mode;
-  }
-
   std::mutex mutex_;
   Entries entries_;        // The most recently used come first.
   bool is_swept_ = false;  // Whether the thread runs.

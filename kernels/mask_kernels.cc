@@ -8,6 +8,7 @@
 #include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_status.h"
+#include "kernels/op_tensors.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -30,15 +31,16 @@ class LengthsFromMaskOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor& mask = context->input(0);
+    const Tensor& mask = context->input(kMask);
     RnnMask values;
     values.time_major = time_major_;
     OP_REQUIRES_OK(context, ReadMaskShape(mask.shape(), &values));
     values.values = mask.flat<bool>().data();
     values.refuses_gaps = true;
     Tensor* lengths;
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                0, TensorShape({values.batch_size}), &lengths));
+    OP_REQUIRES_OK(
+        context, context->allocate_output(
+                     kMaskLengths, TensorShape({values.batch_size}), &lengths));
     if (values.batch_size == 0) return;
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     const RnnStatus status =
@@ -61,7 +63,8 @@ class ReadMaskOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor &mask = context->input(0), &sequences = context->input(1);
+    const Tensor& mask = context->input(kMask);
+    const Tensor& sequences = context->input(kMasked);
     RnnMask values;
     values.time_major = time_major_;
     OP_REQUIRES_OK(context, ReadMaskShapes(mask.shape(), sequences.shape(),
@@ -69,18 +72,20 @@ class ReadMaskOp : public OpKernel {
     values.values = mask.flat<bool>().data();
     values.is_reversed = go_backwards_;
     const TensorShape steps({values.batch_size, values.max_time});
-    Tensor* found[3];
-    for (int i = 0; i < 3; ++i) {
+    Tensor* found[kNumMaskOutputs];
+    for (int i = 0; i < kNumMaskOutputs; ++i) {
       OP_REQUIRES_OK(
           context,
           context->allocate_output(
-              i, i == 0 ? TensorShape({values.batch_size}) : steps, &found[i]));
+              i, i == kMaskLengths ? TensorShape({values.batch_size}) : steps,
+              &found[i]));
     }
     if (values.batch_size == 0) return;
-    OP_REQUIRES_OK(context, ToTensorFlow(MakeBackend<Device>(context)->ReadMask(
-                                values, {found[0]->flat<int64_t>().data(),
-                                         found[1]->flat<int64_t>().data(),
-                                         found[2]->flat<int64_t>().data()})));
+    OP_REQUIRES_OK(context,
+                   ToTensorFlow(MakeBackend<Device>(context)->ReadMask(
+                       values, {found[kMaskLengths]->flat<int64_t>().data(),
+                                found[kMaskPlaces]->flat<int64_t>().data(),
+                                found[kMaskSteps]->flat<int64_t>().data()})));
   }
 
  private:
@@ -101,15 +106,15 @@ class MoveStepsOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor& values = context->input(0);
+    const Tensor& values = context->input(kUnmoved);
     StepMove move = move_;
     OP_REQUIRES_OK(context, ReadMoveShapes(
                                 [&](int i) -> const TensorShape& {
                                   return context->input(i).shape();
                                 },
                                 &move));
-    move.places = context->input(1).flat<int64_t>().data();
-    move.steps = context->input(2).flat<int64_t>().data();
+    move.places = context->input(kPlaces).flat<int64_t>().data();
+    move.steps = context->input(kSteps).flat<int64_t>().data();
     bool keeps_places = false;
     if constexpr (std::is_same_v<Device, CpuDevice>) {
       keeps_places = cpu::KeepsPlaces(move);
@@ -122,7 +127,7 @@ class MoveStepsOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    keeps_places
                        ? context->forward_input_or_allocate_output(
-                             {0}, 0, values.shape(), &moved)
+                             {kUnmoved}, 0, values.shape(), &moved)
                        : context->allocate_output(0, values.shape(), &moved));
     if (moved->NumElements() == 0) return;
     move.from = DataOf(values);

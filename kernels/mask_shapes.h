@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/op_status.h"
+#include "kernels/op_tensors.h"
 #include "kernels/rnn_backend.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
@@ -54,7 +55,7 @@ inline absl::Status ReadMaskShapes(const tensorflow::TensorShape& shape,
 // of input i.
 template <typename ShapeOf>
 absl::Status ReadMoveShapes(const ShapeOf& shape_of, StepMove* move) {
-  const tensorflow::TensorShape& values = shape_of(0);
+  const tensorflow::TensorShape& values = shape_of(kUnmoved);
   if (values.dims() != 3) {
     return InvalidArgument("expected values of rank 3, but received shape ",
                            values.DebugString());
@@ -63,7 +64,7 @@ absl::Status ReadMoveShapes(const ShapeOf& shape_of, StepMove* move) {
   move->batch_size = values.dim_size(move->time_major ? 1 : 0);
   move->width = values.dim_size(2);
   const tensorflow::TensorShape steps({move->batch_size, move->max_time});
-  for (const int input : {1, 2}) {
+  for (const int input : {kPlaces, kSteps}) {
     if (shape_of(input) == steps) continue;
     return InvalidArgument("expected places and steps of shape ",
                            steps.DebugString(), ", but received ",

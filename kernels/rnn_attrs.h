@@ -4,6 +4,7 @@
 #define CUDNN_RNN_TF_KERNELS_RNN_ATTRS_H_
 
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,42 +15,35 @@
 
 namespace cudnn_rnn_tf {
 
-template <typename E, typename Context>
-absl::Status ReadEnum(Context* context, const char* attr,
-                      bool (*parse)(std::string_view, E*), E* value) {
-  std::string name;
-  TF_RETURN_IF_ERROR(context->GetAttr(attr, &name));
-  if (!parse(name, value)) {
+template <typename Context, typename Value>
+absl::Status ReadAttr(Context* context, const char* attr, Value* value) {
+  if constexpr (std::is_enum_v<Value>) {
+    std::string name;
+    TF_RETURN_IF_ERROR(context->GetAttr(attr, &name));
+    if (ParseName(name, value)) return absl::OkStatus();
     return InvalidArgument("unknown ", attr, " '", name, "'");
+  } else {
+    return context->GetAttr(attr, value);
   }
-  return absl::OkStatus();
 }
 
-// Reads the attributes that all ops on networks have. This leaves input_size
-// unchanged, which is an attribute of some ops only.
+// Reads the attributes of a network that such ops have, and leaves the other
+// fields as they are.
 template <typename Context>
-absl::Status ReadSpec(Context* context, RnnSpec* spec) {
-  TF_RETURN_IF_ERROR(
-      ReadEnum(context, "rnn_mode", ParseRnnMode, &spec->rnn_mode));
-  TF_RETURN_IF_ERROR(
-      ReadEnum(context, "input_mode", ParseInputMode, &spec->input_mode));
-  TF_RETURN_IF_ERROR(
-      ReadEnum(context, "direction", ParseDirection, &spec->direction));
-  TF_RETURN_IF_ERROR(
-      ReadEnum(context, "bias_mode", ParseBiasMode, &spec->bias_mode));
-  TF_RETURN_IF_ERROR(context->GetAttr("num_layers", &spec->num_layers));
-  TF_RETURN_IF_ERROR(context->GetAttr("num_units", &spec->num_units));
-  return context->GetAttr("num_proj", &spec->num_proj);
+absl::Status ReadSpec(Context* context, RnnSpec* spec,
+                      AttrOf ops = AttrOf::kAllOps) {
+  absl::Status status;
+  VisitFields(*spec, [&](const char* name, AttrOf its_ops, auto& field) {
+    if (its_ops == ops && status.ok()) status = ReadAttr(context, name, &field);
+  });
+  return status;
 }
 
 // Reads the attributes that Forward and Backward have in addition.
 template <typename Context>
 absl::Status ReadRunAttrs(Context* context, RnnSpec* spec, bool* time_major,
                           bool* has_sequence_lengths, int* num_seeds) {
-  TF_RETURN_IF_ERROR(context->GetAttr("dropout", &spec->dropout));
-  TF_RETURN_IF_ERROR(context->GetAttr("cell_clip", &spec->cell_clip));
-  TF_RETURN_IF_ERROR(
-      context->GetAttr("recurrent_dropout", &spec->recurrent_dropout));
+  TF_RETURN_IF_ERROR(ReadSpec(context, spec, AttrOf::kPasses));
   TF_RETURN_IF_ERROR(context->GetAttr("time_major", time_major));
   TF_RETURN_IF_ERROR(
       context->GetAttr("has_sequence_lengths", has_sequence_lengths));

@@ -4,29 +4,6 @@
 
 namespace cudnn_rnn_tf {
 
-std::string KeyOf(const RnnProblem& problem) {
-  const RnnSpec& spec = problem.spec;
-  std::string key;
-  for (const int64_t number :
-       {static_cast<int64_t>(spec.rnn_mode), spec.num_layers, spec.num_units,
-        spec.num_proj, spec.input_size, static_cast<int64_t>(spec.input_mode),
-        static_cast<int64_t>(spec.direction),
-        static_cast<int64_t>(spec.bias_mode),
-        static_cast<int64_t>(problem.dtype), problem.max_time,
-        problem.batch_size,
-        static_cast<int64_t>(problem.time_major) |
-            static_cast<int64_t>(problem.has_sequence_lengths) << 1 |
-            static_cast<int64_t>(problem.is_training) << 2 |
-            static_cast<int64_t>(problem.algorithm) << 8}) {
-    key.append(reinterpret_cast<const char*>(&number), sizeof(number));
-  }
-  for (const float number :
-       {spec.dropout, spec.recurrent_dropout, spec.cell_clip}) {
-    key.append(reinterpret_cast<const char*>(&number), sizeof(number));
-  }
-  return key;
-}
-
 namespace {
 
 RnnStatus LengthError(const RnnProblem& problem, int64_t index,
@@ -49,8 +26,7 @@ RnnStatus NarrowLengths(const int64_t* lengths, const RnnProblem& problem,
   return {};
 }
 
-RnnStatus RnnBackend::CheckSequenceLengths(RnnProblem* problem,
-                                           RnnLengths* lengths) {
+RnnStatus CheckLengths(RnnProblem* problem, RnnLengths* lengths) {
   const int32_t* const all = lengths->on_host;
   for (int64_t i = 0; i < problem->batch_size; ++i) {
     if (all[i] < 0 || all[i] > problem->max_time) {

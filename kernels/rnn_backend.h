@@ -2,14 +2,16 @@
 #ifndef CUDNN_RNN_TF_KERNELS_RNN_BACKEND_H_
 #define CUDNN_RNN_TF_KERNELS_RNN_BACKEND_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
+#include <type_traits>
 #include <vector>
 
+#include "kernels/arena.h"
 #include "kernels/keras_layout.h"
 #include "kernels/masked_steps.h"
 #include "kernels/rnn_spec.h"
@@ -32,7 +34,7 @@ struct [[nodiscard]] RnnStatus {
   bool ok() const { return code == Code::kOk; }
 };
 
-// The ways to run a network on a GPU; other backends have one way only.
+// What the caller wishes to run a network on a GPU; a CPU ignores it.
 // `standard` and the `persist_static` ones are algorithms of cuDNN. `resident`,
 // for inference with a few sequences, and `persistent` are kernels of this
 // package. `auto` lets the backend choose among all of these, `cudnn` among
@@ -46,22 +48,10 @@ enum class RnnAlgorithm {
   kPersistent,
   kCudnn
 };
-inline constexpr int kNumRnnAlgorithms = 7;
-// cuDNN runs only algorithms whose numbers are below this.
-inline constexpr int kNumCudnnAlgorithms = 4;
-inline constexpr const char* kRnnAlgorithmNames[kNumRnnAlgorithms] = {
+template <>
+inline constexpr std::array kNames<RnnAlgorithm> = {
     "auto",     "standard",   "persist_static", "persist_static_small_h",
     "resident", "persistent", "cudnn"};
-// Returns false if no algorithm has this name.
-inline bool ParseRnnAlgorithm(std::string_view name, RnnAlgorithm* algorithm) {
-  for (int i = 0; i < kNumRnnAlgorithms; ++i) {
-    if (name == kRnnAlgorithmNames[i]) {
-      *algorithm = static_cast<RnnAlgorithm>(i);
-      return true;
-    }
-  }
-  return false;
-}
 
 // One configuration applied to one shape of data.
 struct RnnProblem {
@@ -76,8 +66,7 @@ struct RnnProblem {
   bool is_training = true;
   RnnAlgorithm algorithm = RnnAlgorithm::kAuto;
   // True if the parameters and the initial hidden states begin at multiples of
-  // kAlignment bytes, as nearly all tensors do. It may differ from call to
-  // call.
+  // kAlignment bytes, as nearly all tensors do.
   bool is_aligned = true;
   static constexpr size_t kAlignment = 16;
 
@@ -89,11 +78,44 @@ struct RnnProblem {
   }
 };
 
-// A key that tells problems apart. It leaves out `is_aligned`, which varies
-// from call to call.
-std::string KeyOf(const RnnProblem& problem);
+// Calls visit(field) with each field of a problem, those of its network first.
+// One that is missing here does not compile.
+template <typename Problem, typename Visit>
+std::enable_if_t<std::is_same_v<std::decay_t<Problem>, RnnProblem>> VisitFields(
+    Problem& problem, Visit& visit) {
+  auto& [spec, dtype, max_time, batch_size, time_major, has_sequence_lengths,
+         is_training, algorithm, is_aligned] = problem;
+  VisitFields(spec, [&](const char*, AttrOf, auto& field) { visit(field); });
+  visit(dtype);
+  visit(max_time);
+  visit(batch_size);
+  visit(time_major);
+  visit(has_sequence_lengths);
+  visit(is_training);
+  visit(algorithm);
+  visit(is_aligned);
+}
 
-// The sizes in bytes of the buffers that a backend asks for.
+// Appends the bytes of the fields that it visits to a key.
+struct AppendTo {
+  std::string* key;
+
+  template <typename Field>
+  void operator()(const Field& field) const {
+    key->append(reinterpret_cast<const char*>(&field), sizeof(field));
+  }
+};
+
+// A key that tells problems apart.
+inline std::string KeyOf(const RnnProblem& problem) {
+  std::string key;
+  key.reserve(160);
+  const AppendTo append = {&key};
+  VisitFields(problem, append);
+  return key;
+}
+
+// The sizes in bytes of the buffers that a plan asks for.
 struct RnnBufferSizes {
   size_t reserve_space = 0;  // 0 in inference.
   size_t forward_workspace = 0;
@@ -107,6 +129,9 @@ struct RnnLengths {
   const int64_t* on_device = nullptr;
 };
 
+// Checks lengths in host memory. If all sequences fill the time, the problem
+// has no lengths from then on.
+RnnStatus CheckLengths(RnnProblem* problem, RnnLengths* lengths);
 // Puts the lengths of a problem, which are in host memory, into `narrowed`.
 // Fails if one does not fit 32 bits.
 RnnStatus NarrowLengths(const int64_t* lengths, const RnnProblem& problem,
@@ -156,41 +181,53 @@ struct RnnBackwardBuffers {
   void* workspace = nullptr;
 };
 
+// How a device runs a problem: chosen, compiled and laid out once. A plan does
+// not change, and any thread may use it.
+struct RnnPlan {
+  explicit RnnPlan(const RnnProblem& problem) : problem(problem) {}
+  virtual ~RnnPlan() = default;
+
+  const RnnProblem problem;
+  RnnBufferSizes sizes;
+  // What the backend chose, a number below Arena::kAlign; 0 if it has nothing
+  // to choose. The size of a reserve space, which would be a multiple of
+  // Arena::kAlign, is larger by this. So it tells a backward pass what left it,
+  // wherever the tensor has been.
+  int choice = 0;
+};
+// Returns the choice that the size of a reserve space tells. A caller may have
+// made up a size that tells none.
+inline int ChoiceIn(size_t reserve_space) {
+  return static_cast<int>(reserve_space % Arena::kAlign);
+}
+
 // A backend is made for one call and uses the device resources of that call.
-// Callers ask for the sizes of the buffers before they run a pass.
 class RnnBackend {
  public:
   virtual ~RnnBackend() = default;
 
-  // Checks the lengths of a problem that has sequence lengths, and puts them
-  // where the passes read them. A backend may leave lengths in device memory
-  // unchecked, so that the host need not wait for the device. If all sequences
-  // are found to fill the time, the problem has no lengths from then on.
-  // `reserve_space` is the size in bytes of what a forward pass has left, and 0
-  // before a forward pass.
-  virtual RnnStatus ReadSequenceLengths(size_t /*reserve_space*/,
-                                        RnnProblem* problem,
-                                        RnnLengths* lengths) {
-    return CheckSequenceLengths(problem, lengths);
-  }
-  // Computes the sizes of a forward pass's buffers.
-  virtual RnnStatus ForwardBufferSizes(const RnnProblem& problem,
-                                       RnnBufferSizes* sizes) = 0;
-  // Computes the sizes of a backward pass's buffers. `reserve_space` is the
-  // size in bytes of what the forward pass left, which may tell the algorithm
-  // it used; `sizes->reserve_space` is the size it should have.
-  virtual RnnStatus BackwardBufferSizes(const RnnProblem& problem,
-                                        size_t reserve_space,
-                                        RnnBufferSizes* sizes) = 0;
+  // Finds the plan of a problem, or makes it. `choice` is 0, or another plan's
+  // of the problem, which is then not chosen anew; the problem's algorithm and
+  // alignment do not matter then.
+  //
+  // If the problem has lengths and `lengths` is not null, this checks them and
+  // puts them where the plan reads them. A backend may leave lengths in device
+  // memory unchecked, so that the host need not wait for the device. If all
+  // sequences are found to fill the time, the plan is that of the problem
+  // without lengths.
+  virtual RnnStatus Plan(const RnnProblem& problem, int choice,
+                         RnnLengths* lengths,
+                         std::shared_ptr<const RnnPlan>* plan) = 0;
   // The caller passes every large buffer that it has allocated for a pass to
   // write to, before the pass. A CPU asks for its memory in large pages then,
   // and tests have a GPU fill it with NaN.
   virtual void Prepare(void* /*buffer*/, size_t /*bytes*/) {}
-  virtual RnnStatus Forward(const RnnProblem& problem,
+  // Run a pass of one of the backend's plans.
+  virtual RnnStatus Forward(const RnnPlan& plan,
                             const RnnForwardBuffers& buffers) = 0;
   // Overwrites the reserve space. A caller who may need it again must pass a
   // copy.
-  virtual RnnStatus Backward(const RnnProblem& problem,
+  virtual RnnStatus Backward(const RnnPlan& plan,
                              const RnnBackwardBuffers& buffers) = 0;
   // Finds the steps that a mask selects. If a sequence is wrong, the call fails
   // or, where the host does not wait for the device, its length is -1.
@@ -214,11 +251,6 @@ class RnnBackend {
                                      void* /*params*/) {
     return {RnnStatus::Code::kUnimplemented, "the backend moves no tensors"};
   }
-
- protected:
-  // ReadSequenceLengths for lengths in host memory.
-  static RnnStatus CheckSequenceLengths(RnnProblem* problem,
-                                        RnnLengths* lengths);
 };
 
 }  // namespace cudnn_rnn_tf

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -10,6 +11,7 @@
 #include "kernels/never_destroyed.h"
 #include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
+#include "kernels/op_tensors.h"
 #include "kernels/rnn_attrs.h"
 #include "kernels/rnn_run.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -48,14 +50,15 @@ class RnnOp : public OpKernel {
   // in device memory.
   absl::Status ReadRun(OpKernelContext* context, bool is_gpu, Run* run) const {
     TF_RETURN_IF_ERROR(reader_.Read(
-        context->input(0).dtype(),
+        context->input(kInput).dtype(),
         [&](int i) -> const TensorShape& { return context->input(i).shape(); },
         run));
     if (run->problem.has_sequence_lengths) {
-      TF_RETURN_IF_ERROR(TakeLengths(context->input(4), is_gpu, run));
+      TF_RETURN_IF_ERROR(
+          TakeLengths(context->input(kSequenceLengths), is_gpu, run));
     }
     if (reader_.num_seeds() == 0) return absl::OkStatus();
-    const auto seed = context->input(5).flat<int64_t>();
+    const auto seed = context->input(kSeed).flat<int64_t>();
     run->seed[0] = static_cast<uint64_t>(seed(0));
     run->seed[1] = static_cast<uint64_t>(seed(1));
     return absl::OkStatus();
@@ -78,13 +81,10 @@ class RnnOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  static absl::Status ReadSequenceLengths(size_t reserve_space,
-                                          RnnBackend* backend, Run* run) {
-    if (run->empty() || !run->problem.has_sequence_lengths) {
-      return absl::OkStatus();
-    }
-    return ToTensorFlow(backend->ReadSequenceLengths(
-        reserve_space, &run->problem, &run->sequence_lengths));
+  static absl::Status CopyAll(const Tensor& from, const Tensor& to,
+                              RnnBackend* backend) {
+    return ToTensorFlow(
+        backend->Copy(DataOf(from), DataOf(to), from.TotalBytes()));
   }
 
   static absl::Status TakeWorkspace(OpKernelContext* context, size_t bytes,
@@ -109,8 +109,7 @@ class ForwardOp : public RnnOp {
     OP_REQUIRES_OK(context,
                    context->GetAttr("may_keep_params", &may_keep_params_));
     OP_REQUIRES_OK(context, WithoutExceptions([&] {
-                     return ReadEnum(context, "algorithm", ParseRnnAlgorithm,
-                                     &algorithm_);
+                     return ReadAttr(context, "algorithm", &algorithm_);
                    }));
   }
 
@@ -120,63 +119,51 @@ class ForwardOp : public RnnOp {
     run.problem.is_training = is_training_;
     OP_REQUIRES_OK(context, reader().CheckSeed(run.problem));
     run.problem.algorithm = algorithm_;
-    for (const int input : {1, 3}) {
+    for (const int input : {kInputH, kParams}) {
       const auto address =
           reinterpret_cast<uintptr_t>(DataOf(context->input(input)));
       if (address % RnnProblem::kAlignment != 0) run.problem.is_aligned = false;
     }
     const std::unique_ptr<RnnBackend> backend =
-        MakeBackend<Device>(context, KeptPacked(context->input(3), run));
-    OP_REQUIRES_OK(context, ReadSequenceLengths(0, backend.get(), &run));
-    Tensor *output, *output_h, *output_c, *reserve_space;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(0, run.output_shape, &output));
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(1, run.h_shape, &output_h));
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(2, run.c_shape, &output_c));
-    RnnBufferSizes sizes;
+        MakeBackend<Device>(context, KeptPacked(context->input(kParams), run));
+    std::shared_ptr<const RnnPlan> plan;
     if (!run.empty()) {
-      OP_REQUIRES_OK(context, ToTensorFlow(backend->ForwardBufferSizes(
-                                  run.problem, &sizes)));
+      OP_REQUIRES_OK(context,
+                     ToTensorFlow(backend->Plan(run.problem, /*choice=*/0,
+                                                &run.sequence_lengths, &plan)));
     }
-    OP_REQUIRES_OK(
-        context,
-        context->allocate_output(
-            3, TensorShape({static_cast<int64_t>(sizes.reserve_space)}),
-            &reserve_space));
-    const Tensor& input_h = context->input(1);
-    const Tensor& input_c = context->input(2);
+    const RnnBufferSizes sizes =
+        plan == nullptr ? RnnBufferSizes() : plan->sizes;
+    const TensorShape shapes[] = {
+        run.output_shape, run.h_shape, run.c_shape,
+        TensorShape({static_cast<int64_t>(sizes.reserve_space)})};
+    Tensor* outputs[kReserveSpace + 1];
+    for (int i = 0; i <= kReserveSpace; ++i) {
+      OP_REQUIRES_OK(context,
+                     context->allocate_output(i, shapes[i], &outputs[i]));
+    }
     if (run.empty()) {
       // No step runs, so the states pass through unchanged.
-      OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
-                                  DataOf(input_h), DataOf(*output_h),
-                                  input_h.TotalBytes())));
-      OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
-                                  DataOf(input_c), DataOf(*output_c),
-                                  input_c.TotalBytes())));
+      for (const auto& [input, output] :
+           {std::pair(kInputH, kOutputH), std::pair(kInputC, kOutputC)}) {
+        OP_REQUIRES_OK(context, CopyAll(context->input(input), *outputs[output],
+                                        backend.get()));
+      }
       return;
     }
     std::shared_ptr<void> workspace;
     OP_REQUIRES_OK(context, TakeWorkspace(context, sizes.forward_workspace,
                                           backend.get(), &workspace));
-    for (Tensor* const tensor : {output, reserve_space}) {
-      backend->Prepare(DataOf(*tensor), tensor->TotalBytes());
+    for (const int i : {kOutput, kReserveSpace}) {
+      backend->Prepare(DataOf(*outputs[i]), outputs[i]->TotalBytes());
     }
-    RnnForwardBuffers buffers;
-    buffers.input = DataOf(context->input(0));
-    buffers.input_h = DataOf(input_h);
-    buffers.input_c = DataOf(input_c);
-    buffers.params = DataOf(context->input(3));
+    RnnForwardBuffers buffers =
+        ForwardBuffersOf([&](int i) { return DataOf(context->input(i)); },
+                         [&](int i) { return DataOf(*outputs[i]); });
     buffers.sequence_lengths = run.sequence_lengths;
     std::copy_n(run.seed, 2, buffers.seed);
-    buffers.output = DataOf(*output);
-    buffers.output_h = DataOf(*output_h);
-    buffers.output_c = DataOf(*output_c);
-    buffers.reserve_space = DataOf(*reserve_space);
     buffers.workspace = workspace.get();
-    OP_REQUIRES_OK(context,
-                   ToTensorFlow(backend->Forward(run.problem, buffers)));
+    OP_REQUIRES_OK(context, ToTensorFlow(backend->Forward(*plan, buffers)));
   }
 
  private:
@@ -229,32 +216,31 @@ class BackwardOp : public RnnOp {
                                 },
                                 run));
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
-    Tensor* backprops[4];
-    for (int i = 0; i < 4; ++i) {
+    Tensor* backprops[kNumBackprops];
+    for (int i = 0; i < kNumBackprops; ++i) {
       OP_REQUIRES_OK(context, context->allocate_output(
                                   i, context->input(i).shape(), &backprops[i]));
     }
-    const Tensor& h_backprop = context->input(own_inputs + 4);
-    const Tensor& c_backprop = context->input(own_inputs + 5);
     if (run.empty()) {
-      OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
-                                  DataOf(h_backprop), DataOf(*backprops[1]),
-                                  h_backprop.TotalBytes())));
-      OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
-                                  DataOf(c_backprop), DataOf(*backprops[2]),
-                                  c_backprop.TotalBytes())));
-      OP_REQUIRES_OK(
-          context, ToTensorFlow(backend->SetZero(DataOf(*backprops[3]),
-                                                 backprops[3]->TotalBytes())));
+      for (const auto& [input, output] :
+           {std::pair(kOutputHBackprop, kInputHBackprop),
+            std::pair(kOutputCBackprop, kInputCBackprop)}) {
+        OP_REQUIRES_OK(context, CopyAll(context->input(own_inputs + input),
+                                        *backprops[output], backend.get()));
+      }
+      OP_REQUIRES_OK(context, ToTensorFlow(backend->SetZero(
+                                  DataOf(*backprops[kParamsBackprop]),
+                                  backprops[kParamsBackprop]->TotalBytes())));
       return;
     }
-    const Tensor& reserve_space = context->input(own_inputs + 6);
-    OP_REQUIRES_OK(context, ReadSequenceLengths(reserve_space.TotalBytes(),
-                                                backend.get(), &run));
-    RnnBufferSizes sizes;
+    const Tensor& reserve_space =
+        context->input(own_inputs + kForwardReserveSpace);
+    std::shared_ptr<const RnnPlan> plan;
     OP_REQUIRES_OK(context,
-                   ToTensorFlow(backend->BackwardBufferSizes(
-                       run.problem, reserve_space.TotalBytes(), &sizes)));
+                   ToTensorFlow(backend->Plan(
+                       run.problem, ChoiceIn(reserve_space.TotalBytes()),
+                       &run.sequence_lengths, &plan)));
+    const RnnBufferSizes& sizes = plan->sizes;
     OP_REQUIRES_OK(
         context,
         CheckShape("reserve_space", reserve_space.shape(),
@@ -262,40 +248,29 @@ class BackwardOp : public RnnOp {
     std::shared_ptr<void> workspace;
     OP_REQUIRES_OK(context, TakeWorkspace(context, sizes.backward_workspace,
                                           backend.get(), &workspace));
-    for (Tensor* const tensor : {backprops[0], backprops[3]}) {
+    for (Tensor* const tensor :
+         {backprops[kInputBackprop], backprops[kParamsBackprop]}) {
       backend->Prepare(DataOf(*tensor), tensor->TotalBytes());
     }
-    RnnBackwardBuffers buffers;
-    buffers.input = DataOf(context->input(0));
-    buffers.input_h = DataOf(context->input(1));
-    buffers.input_c = DataOf(context->input(2));
-    buffers.params = DataOf(context->input(3));
+    RnnBackwardBuffers buffers = BackwardBuffersOf(
+        [&](int i) { return DataOf(context->input(i)); }, own_inputs,
+        [&](int i) { return DataOf(*backprops[i]); });
     buffers.sequence_lengths = run.sequence_lengths;
     std::copy_n(run.seed, 2, buffers.seed);
-    buffers.output = DataOf(context->input(own_inputs));
-    buffers.output_backprop = DataOf(context->input(own_inputs + 3));
-    buffers.output_h_backprop = DataOf(h_backprop);
-    buffers.output_c_backprop = DataOf(c_backprop);
     Tensor consumable;  // A second reference would prevent forwarding.
     // If nobody else holds the reserve space, this forwards its buffer.
     OP_REQUIRES_OK(
-        context,
-        context->forward_input_or_allocate_temp(
-            {own_inputs + 6}, tensorflow::DT_UINT8, reserve_space.shape(),
-            tensorflow::AllocatorAttributes(), &consumable));
+        context, context->forward_input_or_allocate_temp(
+                     {own_inputs + kForwardReserveSpace}, tensorflow::DT_UINT8,
+                     reserve_space.shape(), tensorflow::AllocatorAttributes(),
+                     &consumable));
     if (!consumable.SharesBufferWith(reserve_space)) {
-      OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
-                                  DataOf(reserve_space), DataOf(consumable),
-                                  reserve_space.TotalBytes())));
+      OP_REQUIRES_OK(context,
+                     CopyAll(reserve_space, consumable, backend.get()));
     }
     buffers.reserve_space = DataOf(consumable);
-    buffers.input_backprop = DataOf(*backprops[0]);
-    buffers.input_h_backprop = DataOf(*backprops[1]);
-    buffers.input_c_backprop = DataOf(*backprops[2]);
-    buffers.params_backprop = DataOf(*backprops[3]);
     buffers.workspace = workspace.get();
-    OP_REQUIRES_OK(context,
-                   ToTensorFlow(backend->Backward(run.problem, buffers)));
+    OP_REQUIRES_OK(context, ToTensorFlow(backend->Backward(*plan, buffers)));
   }
 };
 

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "kernels/op_backend.h"
+#include "kernels/op_tensors.h"
 #include "kernels/param_layout.h"
 #include "kernels/rnn_attrs.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -45,15 +46,15 @@ class RnnRunReader {
 
   int num_seeds() const { return num_seeds_; }
   // The number of inputs that both ops begin with.
-  int num_inputs() const { return 5 + num_seeds_; }
+  int num_inputs() const { return kSeed + num_seeds_; }
 
   // Checks these inputs. `shape_of(i)` is the shape of input i, and `dtype` the
-  // type of input 0.
+  // type of the first.
   template <typename ShapeOf>
   absl::Status Read(tensorflow::DataType dtype, const ShapeOf& shape_of,
                     RnnRun* run) const {
     using tensorflow::TensorShape;
-    const TensorShape& input = shape_of(0);
+    const TensorShape& input = shape_of(kInput);
     if (input.dims() != 3) {
       return InvalidArgument("expected input of rank 3, ",
                              time_major_ ? "[time, batch, input_size]"
@@ -103,7 +104,7 @@ class RnnRunReader {
     if (spec.is_lstm()) {
       TF_RETURN_IF_ERROR(states(spec.num_units, &run->c_shape));
     }
-    const TensorShape& h_shape = shape_of(1);
+    const TensorShape& h_shape = shape_of(kInputH);
     const int batch_axis = time_major_ ? 1 : 0;
     if (h_shape.dims() == 3 && h_shape.dim_size(batch_axis) != b) {
       // These are mostly a stateful layer's, which the caller does not see.
@@ -114,9 +115,9 @@ class RnnRunReader {
           "(drop_remainder=True) or padded with sequences of length 0");
     }
     TF_RETURN_IF_ERROR(CheckShape("input_h", h_shape, run->h_shape));
-    TF_RETURN_IF_ERROR(CheckShape("input_c", shape_of(2), run->c_shape));
+    TF_RETURN_IF_ERROR(CheckShape("input_c", shape_of(kInputC), run->c_shape));
     const absl::Status params_fit = CheckShape(
-        "params", shape_of(3), TensorShape({ParamsSize(problem.spec)}));
+        "params", shape_of(kParams), TensorShape({ParamsSize(problem.spec)}));
     if (!params_fit.ok()) {
       // The caller of a SavedModel knows its inputs but not its params, so the
       // message names the input size too.
@@ -125,23 +126,20 @@ class RnnRunReader {
                              spec.input_size, " in the last dimension");
     }
     TF_RETURN_IF_ERROR(
-        CheckShape("sequence_lengths", shape_of(4),
+        CheckShape("sequence_lengths", shape_of(kSequenceLengths),
                    TensorShape({has_sequence_lengths_ ? b : 0})));
     if (num_seeds_ == 0) return absl::OkStatus();
-    return CheckShape("seed", shape_of(5), TensorShape({2}));
+    return CheckShape("seed", shape_of(kSeed), TensorShape({2}));
   }
 
   // Checks the inputs that Backward has in addition, except the reserve space.
   template <typename ShapeOf>
   absl::Status CheckBackward(const ShapeOf& shape_of, const RnnRun& run) const {
-    const char* const names[] = {
-        "output",          "output_h",          "output_c",
-        "output_backprop", "output_h_backprop", "output_c_backprop"};
     const tensorflow::TensorShape* const shapes[] = {
         &run.output_shape, &run.h_shape, &run.c_shape};
-    for (int i = 0; i < 6; ++i) {
-      TF_RETURN_IF_ERROR(
-          CheckShape(names[i], shape_of(num_inputs() + i), *shapes[i % 3]));
+    for (int i = 0; i < kForwardReserveSpace; ++i) {
+      TF_RETURN_IF_ERROR(CheckShape(
+          kBackwardInputNames[i], shape_of(num_inputs() + i), *shapes[i % 3]));
     }
     return absl::OkStatus();
   }

@@ -7,15 +7,10 @@
 #include <limits>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace cudnn_rnn_tf {
 namespace {
-
-template <typename E>
-struct Named {
-  std::string_view name;
-  E value;
-};
 
 #include "kernels/cells/cells.h"
 
@@ -65,28 +60,6 @@ constexpr bool AreInOrder() {
 }
 static_assert(AreInOrder(), "the rows have the order of RnnMode");
 
-constexpr Named<InputMode> kInputModes[] = {
-    {"linear_input", InputMode::kLinear}, {"skip_input", InputMode::kSkip}};
-constexpr Named<Direction> kDirections[] = {
-    {"unidirectional", Direction::kUnidirectional},
-    {"bidirectional", Direction::kBidirectional}};
-constexpr Named<BiasMode> kBiasModes[] = {
-    {"none", BiasMode::kNone},
-    {"single_input", BiasMode::kSingleInput},
-    {"single_recurrent", BiasMode::kSingleRecurrent},
-    {"double", BiasMode::kDouble}};
-
-template <typename E, size_t n>
-bool Parse(const Named<E> (&table)[n], std::string_view name, E* value) {
-  for (const Named<E>& entry : table) {
-    if (entry.name == name) {
-      *value = entry.value;
-      return true;
-    }
-  }
-  return false;
-}
-
 std::string Text(double value) {
   char digits[32];
   std::snprintf(digits, sizeof(digits), "%g", value);
@@ -112,26 +85,26 @@ std::string Received(const std::string& expectation, int64_t value) {
   return expectation + ", but received " + std::to_string(value);
 }
 
+// Returns the fields that decide the layout of parameters.
+std::vector<int64_t> FieldsOfLayout(const RnnSpec& spec) {
+  std::vector<int64_t> fields;
+  VisitFields(spec, [&](const char*, AttrOf ops, const auto& field) {
+    if (ops != AttrOf::kPasses) fields.push_back(static_cast<int64_t>(field));
+  });
+  return fields;
+}
+
 }  // namespace
 
 const CellKind& KindOf(RnnMode mode) { return kKinds[static_cast<int>(mode)]; }
 
-bool ParseRnnMode(std::string_view name, RnnMode* mode) {
-  for (const CellKind& kind : kKinds) {
-    if (kind.name != name) continue;
-    *mode = kind.mode;
-    return true;
-  }
-  return false;
+template <>
+const char* NameOf(RnnMode mode) {
+  return KindOf(mode).name;
 }
-bool ParseInputMode(std::string_view name, InputMode* mode) {
-  return Parse(kInputModes, name, mode);
-}
-bool ParseDirection(std::string_view name, Direction* direction) {
-  return Parse(kDirections, name, direction);
-}
-bool ParseBiasMode(std::string_view name, BiasMode* mode) {
-  return Parse(kBiasModes, name, mode);
+
+bool HaveSameParams(const RnnSpec& a, const RnnSpec& b) {
+  return FieldsOfLayout(a) == FieldsOfLayout(b);
 }
 
 std::string CellClipError(double cell_clip) {

@@ -5,10 +5,12 @@
 #ifndef CUDNN_RNN_TF_KERNELS_RNN_SPEC_H_
 #define CUDNN_RNN_TF_KERNELS_RNN_SPEC_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace cudnn_rnn_tf {
 
@@ -27,12 +29,43 @@ enum class InputMode { kLinear, kSkip };
 enum class Direction { kUnidirectional, kBidirectional };
 enum class BiasMode { kNone, kSingleInput, kSingleRecurrent, kDouble };
 
-// Each returns false if `name` is not the name of a value. The names are those
-// of the ops' attributes.
-bool ParseRnnMode(std::string_view name, RnnMode* mode);
-bool ParseInputMode(std::string_view name, InputMode* mode);
-bool ParseDirection(std::string_view name, Direction* direction);
-bool ParseBiasMode(std::string_view name, BiasMode* mode);
+// The names of an enumeration's values, by their numbers. They are those of the
+// ops' attributes.
+template <typename Enum>
+inline constexpr std::array<const char*, 0> kNames = {};
+template <>
+inline constexpr std::array kNames<InputMode> = {"linear_input", "skip_input"};
+template <>
+inline constexpr std::array kNames<Direction> = {"unidirectional",
+                                                 "bidirectional"};
+template <>
+inline constexpr std::array kNames<BiasMode> = {"none", "single_input",
+                                                "single_recurrent", "double"};
+
+template <typename Enum>
+inline constexpr size_t kNumNames = kNames<Enum>.size();
+
+template <typename Enum>
+const char* NameOf(Enum value) {
+  return kNames<Enum>[static_cast<size_t>(value)];
+}
+// The names of kinds of cells are in the table of these.
+template <>
+inline constexpr size_t kNumNames<RnnMode> =
+    static_cast<size_t>(RnnMode::kCount);
+template <>
+const char* NameOf(RnnMode mode);
+
+// Returns false if no value has this name.
+template <typename Enum>
+bool ParseName(std::string_view name, Enum* value) {
+  for (size_t i = 0; i < kNumNames<Enum>; ++i) {
+    if (name != NameOf(static_cast<Enum>(i))) continue;
+    *value = static_cast<Enum>(i);
+    return true;
+  }
+  return false;
+}
 
 // What is known of a kind of cell. Its arithmetic is in kernels/cells/.
 struct CellKind {
@@ -112,6 +145,38 @@ struct RnnSpec {
   // sizes.
   static constexpr int64_t kMaxSize = (int64_t{1} << 31) - 1;
 };
+
+// Which ops have a field as an attribute.
+enum class AttrOf {
+  kAllOps,     // It decides the layout of parameters.
+  kParamsOps,  // So does this one, which passes read from their inputs.
+  kPasses,     // Only Forward and Backward depend on it.
+};
+
+// Calls visit(name, ops, field) with each field, by the name of its attribute
+// and of Python's argument, and in the order of the latter. Whatever depends on
+// the fields is made by this: keys, comparisons, attributes, what XLA carries,
+// and Python's classes. A field that is missing here does not compile.
+template <typename Spec, typename Visit>
+std::enable_if_t<std::is_same_v<std::decay_t<Spec>, RnnSpec>> VisitFields(
+    Spec&& spec, const Visit& visit) {
+  auto& [rnn_mode, num_layers, num_units, num_proj, input_size, input_mode,
+         direction, bias_mode, dropout, cell_clip, recurrent_dropout] = spec;
+  visit("rnn_mode", AttrOf::kAllOps, rnn_mode);
+  visit("num_layers", AttrOf::kAllOps, num_layers);
+  visit("num_units", AttrOf::kAllOps, num_units);
+  visit("input_size", AttrOf::kParamsOps, input_size);
+  visit("input_mode", AttrOf::kAllOps, input_mode);
+  visit("direction", AttrOf::kAllOps, direction);
+  visit("bias_mode", AttrOf::kAllOps, bias_mode);
+  visit("num_proj", AttrOf::kAllOps, num_proj);
+  visit("dropout", AttrOf::kPasses, dropout);
+  visit("cell_clip", AttrOf::kPasses, cell_clip);
+  visit("recurrent_dropout", AttrOf::kPasses, recurrent_dropout);
+}
+
+// Tells whether networks have the same parameters.
+bool HaveSameParams(const RnnSpec& a, const RnnSpec& b);
 
 // Returns what is wrong with a clipping bound, or an empty string. Callers
 // check a bound before they round it to `RnnSpec::cell_clip`.

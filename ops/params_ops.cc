@@ -20,7 +20,7 @@ using tensorflow::shape_inference::ShapeHandle;
 
 absl::Status ReadParamsSpec(InferenceContext* c, RnnSpec* spec) {
   TF_RETURN_IF_ERROR(ReadSpec(c, spec));
-  TF_RETURN_IF_ERROR(c->GetAttr("input_size", &spec->input_size));
+  TF_RETURN_IF_ERROR(ReadSpec(c, spec, AttrOf::kParamsOps));
   return CheckSpec(*spec);
 }
 

@@ -2,6 +2,7 @@
 // recurrent network.
 #include <utility>
 
+#include "kernels/op_tensors.h"
 #include "kernels/param_layout.h"
 #include "kernels/rnn_attrs.h"
 #include "ops/no_throw_shape.h"
@@ -15,9 +16,6 @@ namespace {
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
-
-// The indices of the inputs that both ops begin with.
-enum Input { kInput, kInputH, kInputC, kParams, kSequenceLengths, kSeed };
 
 struct RunShapes {
   RnnSpec spec;
@@ -105,34 +103,35 @@ absl::Status ForwardShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(InferRunShapes(c, &shapes));
   bool is_training;
   TF_RETURN_IF_ERROR(c->GetAttr("is_training", &is_training));
-  c->set_output(0, shapes.output);
-  c->set_output(1, shapes.h);
-  c->set_output(2, shapes.c);
-  c->set_output(
-      3, is_training ? c->Vector(InferenceContext::kUnknownDim) : c->Vector(0));
+  c->set_output(kOutput, shapes.output);
+  c->set_output(kOutputH, shapes.h);
+  c->set_output(kOutputC, shapes.c);
+  c->set_output(kReserveSpace, is_training
+                                   ? c->Vector(InferenceContext::kUnknownDim)
+                                   : c->Vector(0));
   return absl::OkStatus();
 }
 
 absl::Status BackwardShape(InferenceContext* c) {
   RunShapes shapes;
   TF_RETURN_IF_ERROR(InferRunShapes(c, &shapes));
-  const std::pair<const char*, ShapeHandle> others[] = {
-      {"output", shapes.output},
-      {"output_h", shapes.h},
-      {"output_c", shapes.c},
-      {"output_backprop", shapes.output},
-      {"output_h_backprop", shapes.h},
-      {"output_c_backprop", shapes.c},
-      {"reserve_space", c->Vector(InferenceContext::kUnknownDim)}};
-  int index = kSeed + shapes.num_seeds;
-  for (const auto& [name, shape] : others) {
+  const ShapeHandle others[kNumBackwardInputs] = {
+      shapes.output,
+      shapes.h,
+      shapes.c,
+      shapes.output,
+      shapes.h,
+      shapes.c,
+      c->Vector(InferenceContext::kUnknownDim)};
+  for (int i = 0; i < kNumBackwardInputs; ++i) {
     ShapeHandle unused;
-    TF_RETURN_IF_ERROR(MergeInput(c, index++, name, shape, &unused));
+    TF_RETURN_IF_ERROR(MergeInput(c, kSeed + shapes.num_seeds + i,
+                                  kBackwardInputNames[i], others[i], &unused));
   }
-  c->set_output(0, shapes.input);
-  c->set_output(1, shapes.h);
-  c->set_output(2, shapes.c);
-  c->set_output(3, shapes.params);
+  c->set_output(kInputBackprop, shapes.input);
+  c->set_output(kInputHBackprop, shapes.h);
+  c->set_output(kInputCBackprop, shapes.c);
+  c->set_output(kParamsBackprop, shapes.params);
   return absl::OkStatus();
 }
 

@@ -32,7 +32,8 @@ def output_of(*command: str | pathlib.Path, **environment: str) -> str:
             300,
             [
                 *("kernels/rnn_backend.cc", "kernels/gpu/session.cc", *NETWORK),
-                *("kernels/gpu/algorithm_rule.cc", "kernels/gpu/gpu_backend.cc"),
+                *(f"kernels/gpu/{name}.cc" for name in ("algorithm_rule", "gpu_plan")),
+                "kernels/gpu/gpu_backend.cc",
                 *("kernels/gpu/device_limits.cc", "kernels/keras_layout.cc"),
             ],
         ),
@@ -49,6 +50,13 @@ def test_borders_of_rule(tmp_path):
     sources = ["kernels/gpu/algorithm_rule.cc", "kernels/rnn_spec.cc"]
     executable = compiled(tmp_path, "borders_of_rule", sources)
     assert output_of(executable) == "well\n"
+
+
+def test_calls_of_warm_passes(tmp_path):
+    """A warm pass asks little of the driver and the heap, and failures that pass are forgotten."""
+    sources = [source for source in GPU_BACKEND if not str(source).endswith("gpu/libraries.cc")]
+    executable = compiled(tmp_path, "calls_of_warm_passes", sources)
+    assert output_of(executable, CUDNN_RNN_TF_KERNEL_CACHE="").count("+") == 8
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,21 @@
 """The parameter layout on NumPy arrays, without TensorFlow."""
 
+import dataclasses
+import inspect
+import pathlib
+import re
+import subprocess
+
 import ml_dtypes
 import numpy as np
 import pytest
 import random_configs
 import reference
+from cxx import ROOT
 
 from cudnn_rnn_tf import native, ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.op_library import raw_ops
 
 CONFIGS = [case.config for case in random_configs.random_cases(60, seed=5)] + [
     RnnConfig("rnn_tanh", 1, 1, 1, bias_mode="none"),
@@ -203,3 +211,54 @@ def test_info():
         "cpu_features",
         "cpu_isa",
     }
+
+
+STUB = ROOT / "cudnn_rnn_tf" / "native" / "_native.pyi"
+
+
+def _fields(folder: pathlib.Path, include: str) -> subprocess.CompletedProcess[str]:
+    """Compiles and runs a program that prints the fields of the networks of a header."""
+    sources = ["tests/programs/fields_of_network.cc", "kernels/rnn_spec.cc"]
+    program = folder / "fields_of_network"
+    command = ["g++", "-std=c++17", f"-I{include}", f"-I{ROOT}", *(ROOT / name for name in sources)]
+    compiler = subprocess.run([*command, "-o", program], capture_output=True, text=True)
+    if compiler.returncode != 0:
+        return compiler
+    return subprocess.run([program], capture_output=True, text=True, check=True)
+
+
+def _without(name: str) -> set[str]:
+    """Returns which of Python's lists of a network's fields lack this one."""
+    pass_attrs = inspect.signature(raw_ops.cudnn_rnn_tf_forward).parameters
+    params_attrs = inspect.signature(raw_ops.cudnn_rnn_tf_keras_to_params).parameters
+    lists = {
+        "RnnConfig": {field.name for field in dataclasses.fields(RnnConfig)},
+        "ops": set(pass_attrs) | set(params_attrs),
+        "native": {each for names in native.spec_fields() for each in names},
+        "_native.pyi": set(re.findall(r"^ +(\w+): ", STUB.read_text(), re.MULTILINE)),
+    }
+    return {user for user, names in lists.items() if name not in names}
+
+
+def test_a_new_field(tmp_path):
+    """A field that is added compiles only once it is in the list, and then every user has it."""
+    fields = [line.split() for line in _fields(tmp_path, str(ROOT)).stdout.splitlines()]
+    assert fields and all(is_told == "1" and not _without(name) for name, _, is_told in fields)
+    for kind, names in enumerate(native.spec_fields()):
+        assert names == [name for name, ops, _ in fields if int(ops) == kind]
+    header = (ROOT / "kernels" / "rnn_spec.h").read_text()
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    last = "  float recurrent_dropout = 0.0f;\n"
+    assert last in header
+    header = header.replace(last, last + "  int64_t toy = 0;\n")
+    (folder / "rnn_spec.h").write_text(header)
+    forgotten = _fields(tmp_path, str(tmp_path))
+    assert forgotten.returncode != 0 and "VisitFields" in forgotten.stderr
+    visit = '  visit("rnn_mode", AttrOf::kAllOps, rnn_mode);\n'
+    assert visit in header and "recurrent_dropout] = spec;" in header
+    header = header.replace(visit, visit + '  visit("toy", AttrOf::kAllOps, toy);\n')
+    header = header.replace("recurrent_dropout] = spec;", "recurrent_dropout, toy] = spec;")
+    (folder / "rnn_spec.h").write_text(header)
+    assert "toy 0 1" in _fields(tmp_path, str(tmp_path)).stdout.splitlines()
+    assert _without("toy") == {"RnnConfig", "ops", "native", "_native.pyi"}

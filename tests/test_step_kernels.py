@@ -36,8 +36,9 @@ def network(tmp_path_factory) -> ctypes.CDLL:
             f"kernels/gpu/persistent/{name}.cc"
             for name in "network network_backward step_loop kernel division".split()
         ),
-        *(f"kernels/gpu/{name}.cc" for name in "cudnn/network cudnn/plan resident/network".split()),
-        *(f"kernels/gpu/{name}.cc" for name in "device_limits product session time_major".split()),
+        *(f"kernels/gpu/cudnn/{name}.cc" for name in ("network", "description")),
+        *(f"kernels/gpu/{name}.cc" for name in "device_limits product time_major".split()),
+        "kernels/gpu/resident/network.cc",
         "kernels/rnn_backend.cc",
         *("kernels/param_layout.cc", "kernels/rnn_spec.cc"),
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 try:
     from cudnn_rnn_tf.native import _native, build_info
-    from cudnn_rnn_tf.native._native import ParamLayout
+    from cudnn_rnn_tf.native._native import ParamLayout, spec_fields
 except ImportError as error:
     raise ImportError(
         f"{pathlib.Path(__file__).parent} has no compiled modules for this Python; if that is the "
@@ -17,7 +17,7 @@ except ImportError as error:
         "another folder, or install the package with `pip install -e .`"
     ) from error
 
-__all__ = ["ParamLayout", "info", "op_library_files", "xla_library_files"]
+__all__ = ["ParamLayout", "info", "op_library_files", "spec_fields", "xla_library_files"]
 
 
 def op_library_files() -> dict[str, pathlib.Path]:

@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,42 +19,55 @@ namespace cudnn_rnn_tf {
 
 namespace py = pybind11;
 
-template <typename E>
-E ParseOrThrow(const char* argument, const std::string& name,
-               bool (*parse)(std::string_view, E*), const char* expected) {
-  E value;
-  if (!parse(name, &value)) {
-    throw py::value_error(std::string("expected ") + argument + " to be " +
-                          expected + ", but received '" + name + "'");
-  }
-  return value;
+inline std::string Text(const py::handle& value) {
+  return py::cast<std::string>(py::str(value));
 }
 
-inline RnnSpec MakeSpec(const std::string& rnn_mode, int64_t num_layers,
-                        int64_t num_units, int64_t input_size,
-                        const std::string& input_mode,
-                        const std::string& direction,
-                        const std::string& bias_mode, int64_t num_proj,
-                        float dropout, double cell_clip,
-                        float recurrent_dropout) {
+template <typename Field>
+Field FieldOf(const char* name, const py::handle& value) {
+  if constexpr (std::is_enum_v<Field>) {
+    Field field;
+    const auto text = FieldOf<std::string>(name, value);
+    if (ParseName(text, &field)) return field;
+    std::string names;
+    for (size_t i = 0; i < kNumNames<Field>; ++i) {
+      names += std::string(names.empty() ? "'" : ", '") +
+               NameOf(static_cast<Field>(i)) + "'";
+    }
+    throw py::value_error(std::string("expected ") + name + " to be one of " +
+                          names + ", but received '" + text + "'");
+  } else {
+    try {
+      return py::cast<Field>(value);
+    } catch (const py::cast_error&) {
+      throw py::type_error(std::string("expected ") + name +
+                           " to be of another type, but received " +
+                           Text(py::repr(value)));
+    }
+  }
+}
+
+// Makes a network of Python's arguments, which have the names and the order of
+// VisitFields.
+inline RnnSpec MakeSpec(const py::args& args, const py::kwargs& kwargs) {
   RnnSpec spec;
-  spec.rnn_mode = ParseOrThrow("rnn_mode", rnn_mode, ParseRnnMode,
-                               "'lstm', 'gru', 'rnn_tanh' or 'rnn_relu'");
-  spec.input_mode = ParseOrThrow("input_mode", input_mode, ParseInputMode,
-                                 "'linear_input' or 'skip_input'");
-  spec.direction = ParseOrThrow("direction", direction, ParseDirection,
-                                "'unidirectional' or 'bidirectional'");
-  spec.bias_mode =
-      ParseOrThrow("bias_mode", bias_mode, ParseBiasMode,
-                   "'none', 'single_input', 'single_recurrent' or 'double'");
-  spec.num_layers = num_layers;
-  spec.num_units = num_units;
-  spec.input_size = input_size;
-  spec.num_proj = num_proj;
-  spec.dropout = dropout;
-  spec.cell_clip = static_cast<float>(cell_clip);
-  spec.recurrent_dropout = recurrent_dropout;
-  std::string error = CellClipError(cell_clip);
+  std::string error;
+  size_t place = 0, num_used = 0;
+  VisitFields(spec, [&](const char* name, AttrOf, auto& field) {
+    py::object value;
+    if (place < args.size()) value = args[place];
+    ++place;
+    if (kwargs.contains(name)) value = kwargs[name];
+    if (!value) return;
+    ++num_used;
+    if (&field == static_cast<void*>(&spec.cell_clip)) {
+      error = CellClipError(FieldOf<double>(name, value));
+    }
+    field = FieldOf<std::remove_reference_t<decltype(field)>>(name, value);
+  });
+  if (num_used != args.size() + kwargs.size()) {
+    throw py::type_error("received an argument twice or of an unknown name");
+  }
   if (error.empty()) error = spec.Error();
   if (!error.empty()) throw py::value_error(error);
   return spec;
@@ -62,10 +76,6 @@ inline RnnSpec MakeSpec(const std::string& rnn_mode, int64_t num_layers,
 inline py::tuple ShapeOf(const ParamBlock& block, bool is_bias) {
   if (is_bias) return py::make_tuple(block.rows);
   return py::make_tuple(block.rows, block.cols);
-}
-
-inline std::string Text(const py::handle& value) {
-  return py::cast<std::string>(py::str(value));
 }
 
 // Returns the array if it holds numbers, and throws otherwise: the bytes of

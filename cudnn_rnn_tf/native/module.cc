@@ -43,6 +43,14 @@ DenseBits ToBits(const DenseFloats& x) {
   return y;
 }
 
+py::tuple SpecFields() {
+  py::list names[3];
+  VisitFields(RnnSpec(), [&](const char* name, AttrOf ops, const auto&) {
+    names[static_cast<int>(ops)].append(name);
+  });
+  return py::make_tuple(names[0], names[1], names[2]);
+}
+
 py::dict CpuFeatures() {
   py::dict features;
 #ifdef CRNN_SIMD_X86
@@ -78,23 +86,9 @@ W [2, 3] at 0, R [2, 2] at 6, b_W [2] at 10 and b_R [2] at 12, 14 numbers in all
 Raises:
   ValueError: where an argument is out of range or does not fit the others.
 )doc")
-      .def(py::init(
-               [](const std::string& rnn_mode, int64_t num_layers,
-                  int64_t num_units, int64_t input_size,
-                  const std::string& input_mode, const std::string& direction,
-                  const std::string& bias_mode, int64_t num_proj, float dropout,
-                  double cell_clip, float recurrent_dropout) {
-                 return LayoutBinding(
-                     MakeSpec(rnn_mode, num_layers, num_units, input_size,
-                              input_mode, direction, bias_mode, num_proj,
-                              dropout, cell_clip, recurrent_dropout));
-               }),
-           py::arg("rnn_mode"), py::arg("num_layers"), py::arg("num_units"),
-           py::arg("input_size"), py::arg("input_mode") = "linear_input",
-           py::arg("direction") = "unidirectional",
-           py::arg("bias_mode") = "double", py::arg("num_proj") = 0,
-           py::arg("dropout") = 0.0f, py::arg("cell_clip") = 0.0,
-           py::arg("recurrent_dropout") = 0.0f)
+      .def(py::init([](const py::args& args, const py::kwargs& kwargs) {
+        return LayoutBinding(MakeSpec(args, kwargs));
+      }))
       .def_property_readonly("size", &LayoutBinding::size,
                              "Number of elements in the opaque buffer.")
       .def_property_readonly(
@@ -159,6 +153,12 @@ Raises:
       .def("__call__", &PredictorBinding::Call, py::arg("inputs"),
            py::arg("initial_state"), py::arg("sequence_lengths"));
 
+  m.def("spec_fields", &SpecFields, R"doc(
+Returns the names of a network's fields, which are ParamLayout's arguments.
+
+They come by the ops that have them as attributes: all ops, those that convert
+parameters (passes read the size of their inputs instead), and passes only.
+)doc");
   m.def(
       "cpu_isa", [] { return Simd().name; },
       "The instruction set that the CPU kernels use.");

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -14,7 +15,9 @@
 #include "kernels/cpu/keras_tensors.h"
 #include "kernels/cpu/masked_steps.h"
 #include "kernels/cpu/storage.h"
+#include "kernels/never_destroyed.h"
 #include "kernels/param_layout.h"
+#include "kernels/plan_cache.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -125,6 +128,14 @@ class Adapter {
   Arena* const arena_;
   Schedule* const schedule_;
   std::vector<int64_t> caller_rows_;
+};
+
+struct CpuPlan : RnnPlan {
+  using RnnPlan::RnnPlan;
+
+  // The threads that passes run on. Forward passes may find them at hand;
+  // otherwise they must be woken.
+  int64_t threads_woken = 1, threads_at_hand = 1, threads_backward = 1;
 };
 
 enum class Pass { kForward, kBackward };
@@ -295,64 +306,77 @@ void CpuBackend::Prepare(void* buffer, size_t bytes) {
   AdviseLargePages(buffer, bytes);
 }
 
-int64_t CpuBackend::ForwardThreads(const RnnProblem& problem) const {
-  const auto worth = [&](bool at_hand) {
-    return WorthThreads(problem, Pass::kForward, threads_.count, at_hand);
+std::shared_ptr<const RnnPlan> CpuBackend::MakePlan(
+    const RnnProblem& problem) const {
+  auto plan = std::make_shared<CpuPlan>(problem);
+  const auto worth = [&](Pass pass, bool at_hand) {
+    return WorthThreads(problem, pass, threads_.count, at_hand);
   };
-  const int64_t woken = worth(false);
-  return woken < threads_.count && threads_.are_at_hand &&
-                 threads_.are_at_hand()
-             ? worth(true)
-             : woken;
+  plan->threads_woken = worth(Pass::kForward, false);
+  plan->threads_at_hand =
+      threads_.are_at_hand ? worth(Pass::kForward, true) : plan->threads_woken;
+  plan->threads_backward = worth(Pass::kBackward, false);
+  Dispatch(problem.dtype, [&](auto storage, auto compute) {
+    using Storage = decltype(storage);
+    using Compute = decltype(compute);
+    // The workspace must suffice for calls whether or not they find the threads
+    // at hand.
+    for (const int64_t count : {plan->threads_woken, plan->threads_at_hand}) {
+      RunForward<Storage, Compute>(problem, {}, threads_, count, packed_.get(),
+                                   &plan->sizes);
+    }
+    if (problem.is_training) {
+      RunBackward<Storage, Compute>(problem, {}, threads_,
+                                    plan->threads_backward, &plan->sizes);
+    }
+  });
+  return plan;
 }
 
-int64_t CpuBackend::BackwardThreads(const RnnProblem& problem) const {
-  return WorthThreads(problem, Pass::kBackward, threads_.count,
-                      /*at_hand=*/false);
-}
-
-RnnStatus CpuBackend::ForwardBufferSizes(const RnnProblem& problem,
-                                         RnnBufferSizes* sizes) {
-  sizes->forward_workspace = 0;
-  // The workspace must suffice for later calls whether or not they find the
-  // threads at hand.
-  for (const bool at_hand : {false, true}) {
-    if (at_hand && !threads_.are_at_hand) continue;
-    const int64_t num_threads =
-        WorthThreads(problem, Pass::kForward, threads_.count, at_hand);
-    Dispatch(problem.dtype, [&](auto storage, auto compute) {
-      RunForward<decltype(storage), decltype(compute)>(
-          problem, {}, threads_, num_threads, packed_.get(), sizes);
-    });
+RnnStatus CpuBackend::Plan(const RnnProblem& given, int /*choice*/,
+                           RnnLengths* lengths,
+                           std::shared_ptr<const RnnPlan>* plan) {
+  static NeverDestroyed<PlanCache> plans;
+  RnnProblem problem = given;
+  problem.algorithm = RnnAlgorithm::kAuto;
+  problem.is_aligned = true;
+  if (problem.has_sequence_lengths && lengths != nullptr) {
+    const RnnStatus status = CheckLengths(&problem, lengths);
+    if (!status.ok()) return status;
   }
+  std::string key = KeyOf(problem);
+  const AppendTo append = {&key};
+  append(threads_.count);
+  append(packed_ != nullptr);
+  PlanCache::Made made;
+  if (!plans->Find(key, &made)) {
+    made.plan = MakePlan(problem);
+    plans->Keep(key, made);
+  }
+  *plan = std::move(made.plan);
   return {};
 }
 
-RnnStatus CpuBackend::BackwardBufferSizes(const RnnProblem& problem,
-                                          size_t /*reserve_space*/,
-                                          RnnBufferSizes* sizes) {
-  Dispatch(problem.dtype, [&](auto storage, auto compute) {
-    RunBackward<decltype(storage), decltype(compute)>(
-        problem, {}, threads_, BackwardThreads(problem), sizes);
-  });
-  return {};
-}
-
-RnnStatus CpuBackend::Forward(const RnnProblem& problem,
+RnnStatus CpuBackend::Forward(const RnnPlan& plan,
                               const RnnForwardBuffers& buffers) {
-  Dispatch(problem.dtype, [&](auto storage, auto compute) {
-    RunForward<decltype(storage), decltype(compute)>(problem, buffers, threads_,
-                                                     ForwardThreads(problem),
-                                                     packed_.get(), nullptr);
+  const auto& ours = static_cast<const CpuPlan&>(plan);
+  const bool at_hand = ours.threads_woken < ours.threads_at_hand &&
+                       threads_.are_at_hand && threads_.are_at_hand();
+  Dispatch(plan.problem.dtype, [&](auto storage, auto compute) {
+    RunForward<decltype(storage), decltype(compute)>(
+        plan.problem, buffers, threads_,
+        at_hand ? ours.threads_at_hand : ours.threads_woken, packed_.get(),
+        nullptr);
   });
   return {};
 }
 
-RnnStatus CpuBackend::Backward(const RnnProblem& problem,
+RnnStatus CpuBackend::Backward(const RnnPlan& plan,
                                const RnnBackwardBuffers& buffers) {
-  Dispatch(problem.dtype, [&](auto storage, auto compute) {
+  Dispatch(plan.problem.dtype, [&](auto storage, auto compute) {
     RunBackward<decltype(storage), decltype(compute)>(
-        problem, buffers, threads_, BackwardThreads(problem), nullptr);
+        plan.problem, buffers, threads_,
+        static_cast<const CpuPlan&>(plan).threads_backward, nullptr);
   });
   return {};
 }

@@ -42,14 +42,14 @@ class CpuBackend : public RnnBackend {
                       std::shared_ptr<const CpuPackedParams> packed = nullptr)
       : threads_(std::move(threads)), packed_(std::move(packed)) {}
 
-  RnnStatus ForwardBufferSizes(const RnnProblem& problem,
-                               RnnBufferSizes* sizes) override;
-  RnnStatus BackwardBufferSizes(const RnnProblem& problem, size_t reserve_space,
-                                RnnBufferSizes* sizes) override;
+  RnnStatus Plan(const RnnProblem& problem, int choice, RnnLengths* lengths,
+                 std::shared_ptr<const RnnPlan>* plan) override;
+  // Makes a plan that is not kept, without a lock.
+  std::shared_ptr<const RnnPlan> MakePlan(const RnnProblem& problem) const;
   void Prepare(void* buffer, size_t bytes) override;
-  RnnStatus Forward(const RnnProblem& problem,
+  RnnStatus Forward(const RnnPlan& plan,
                     const RnnForwardBuffers& buffers) override;
-  RnnStatus Backward(const RnnProblem& problem,
+  RnnStatus Backward(const RnnPlan& plan,
                      const RnnBackwardBuffers& buffers) override;
   RnnStatus ReadMask(const RnnMask& mask, const MaskedSteps& found) override;
   RnnStatus MoveSteps(const StepMove& move) override;
@@ -60,10 +60,6 @@ class CpuBackend : public RnnBackend {
                              void* params) override;
 
  private:
-  // Return the number of threads that a pass for this problem runs on.
-  int64_t ForwardThreads(const RnnProblem& problem) const;
-  int64_t BackwardThreads(const RnnProblem& problem) const;
-
   Threads threads_;
   std::shared_ptr<const CpuPackedParams> packed_;
 };

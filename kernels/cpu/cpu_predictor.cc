@@ -10,6 +10,17 @@
 
 namespace cudnn_rnn_tf {
 
+namespace {
+
+// Tells whether a plan is for such a call of the predictor.
+bool IsFor(const RnnPlan* plan, const RnnProblem& problem) {
+  return plan != nullptr && plan->problem.max_time == problem.max_time &&
+         plan->problem.batch_size == problem.batch_size &&
+         plan->problem.has_sequence_lengths == problem.has_sequence_lengths;
+}
+
+}  // namespace
+
 class CpuPredictor::Call {
  public:
   explicit Call(std::atomic<size_t>* num_calls) : num_calls_(num_calls) {
@@ -68,15 +79,11 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
     problem.time_major = options_.time_major;
     problem.has_sequence_lengths = buffers.sequence_lengths.on_host != nullptr;
     problem.is_training = false;
-    std::unique_ptr<Workspace> workspace = TakeWorkspace(max_time, batch_size);
-    if (workspace->max_time != max_time ||
-        workspace->batch_size != batch_size) {
-      RnnBufferSizes sizes;
-      backend_.ForwardBufferSizes(problem, &sizes);
-      workspace->memory.Grow(sizes.forward_workspace);
+    std::unique_ptr<Workspace> workspace = TakeWorkspace(problem);
+    if (!IsFor(workspace->plan.get(), problem)) {
+      workspace->plan = backend_.MakePlan(problem);
+      workspace->memory.Grow(workspace->plan->sizes.forward_workspace);
       backend_.Prepare(workspace->memory.data(), workspace->memory.size());
-      workspace->max_time = max_time;
-      workspace->batch_size = batch_size;
     }
     if (options_.go_backwards) {
       buffers.input = Reversed(problem, buffers, &workspace->reversed);
@@ -85,7 +92,7 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
     backend_.Prepare(
         buffers.output,
         max_time * batch_size * spec_.layer_output_size() * SizeOf(dtype_));
-    backend_.Forward(problem, buffers);
+    backend_.Forward(*workspace->plan, buffers);
     pool_.NoteCall();
     GiveBack(std::move(workspace));
   }
@@ -98,12 +105,11 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
 // locked for ever. If another thread has the lock, the call gets a new
 // workspace.
 std::unique_ptr<CpuPredictor::Workspace> CpuPredictor::TakeWorkspace(
-    int64_t max_time, int64_t batch_size) {
+    const RnnProblem& problem) {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock || workspaces_.empty()) return std::make_unique<Workspace>();
   const auto fits = [&](const std::unique_ptr<Workspace>& workspace) {
-    return workspace->max_time == max_time &&
-           workspace->batch_size == batch_size;
+    return IsFor(workspace->plan.get(), problem);
   };
   auto chosen = std::find_if(workspaces_.begin(), workspaces_.end(), fits);
   if (chosen == workspaces_.end()) --chosen;

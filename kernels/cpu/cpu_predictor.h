@@ -44,14 +44,13 @@ class CpuPredictor {
  private:
   // Memory that one call uses at a time and later calls use again.
   struct Workspace {
-    int64_t max_time = -1, batch_size = -1;  // `memory` suffices for these.
+    std::shared_ptr<const RnnPlan> plan;  // `memory` suffices for it.
     ArenaMemory memory;
     std::vector<char> reversed;
   };
   // Counts a call in num_calls_ while it runs.
   class Call;
-  std::unique_ptr<Workspace> TakeWorkspace(int64_t max_time,
-                                           int64_t batch_size);
+  std::unique_ptr<Workspace> TakeWorkspace(const RnnProblem& problem);
   void GiveBack(std::unique_ptr<Workspace> workspace);
   const void* Reversed(const RnnProblem& problem,
                        const RnnForwardBuffers& buffers,

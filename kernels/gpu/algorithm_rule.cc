@@ -1,7 +1,21 @@
 #include "kernels/gpu/algorithm_rule.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string>
+
 namespace cudnn_rnn_tf {
 namespace {
+
+// The number of a choice is its place here, from 1 on.
+constexpr GpuChoice kChoices[] = {
+    {GpuEngine::kCudnn, CudnnAlgorithm::kStandard},
+    {GpuEngine::kCudnn, CudnnAlgorithm::kPersistStatic},
+    {GpuEngine::kCudnn, CudnnAlgorithm::kPersistStaticSmallH},
+    {GpuEngine::kResident},
+    {GpuEngine::kKernels},
+    {GpuEngine::kKernels, CudnnAlgorithm::kStandard, /*is_stack=*/true},
+    {GpuEngine::kSteps}};
 
 // `resident` multiplies its weights by so many sequences at most.
 constexpr int64_t kMostOfResident = 8;
@@ -56,7 +70,7 @@ bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
   // cycles. cuDNN's persist_static took 0.61 to 0.65 ms.
   const bool is_static =
       problem.is_training && problem.spec.num_dirs() == 1 &&
-      CudnnAlgorithmFor(problem, allow_tf32) == RnnAlgorithm::kPersistStatic;
+      CudnnAlgorithmFor(problem, allow_tf32) == CudnnAlgorithm::kPersistStatic;
   return cycles > passes * (is_static ? 10e3 : 18e3);
 }
 
@@ -64,32 +78,107 @@ bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
 // 128 units, small_h was 1.1 to 7.6 times as fast as standard in all of them.
 // persist_static was 1.2 to 4.5 times as fast with one sequence and, for LSTMs
 // in float16, 0.9 to 3.3 times with up to 32; with more, it was mostly slower.
-RnnAlgorithm CudnnAlgorithmFor(const RnnProblem& problem, bool allow_tf32) {
+CudnnAlgorithm CudnnAlgorithmFor(const RnnProblem& problem, bool allow_tf32) {
   const bool is_half = problem.dtype == RnnDataType::kFloat16;
   const bool is_tf32 = problem.dtype == RnnDataType::kFloat32 && allow_tf32;
   if (problem.has_sequence_lengths || (!is_half && !is_tf32)) {
-    return RnnAlgorithm::kStandard;
+    return CudnnAlgorithm::kStandard;
   }
-  if (problem.spec.num_units <= 128) return RnnAlgorithm::kPersistStaticSmallH;
+  if (problem.spec.num_units <= 128)
+    return CudnnAlgorithm::kPersistStaticSmallH;
   const int64_t most_sequences = is_half && problem.spec.is_lstm() ? 32 : 2;
   const bool is_for_persist_static =
       problem.spec.num_units <= 1024 && problem.batch_size <= most_sequences;
   return is_for_persist_static || IsLargeForPersistStatic(problem)
-             ? RnnAlgorithm::kPersistStatic
-             : RnnAlgorithm::kStandard;
+             ? CudnnAlgorithm::kPersistStatic
+             : CudnnAlgorithm::kStandard;
 }
 
-RnnAlgorithm OtherAlgorithmFor(const RnnProblem& problem, bool allow_tf32) {
-  if (problem.algorithm != RnnAlgorithm::kAuto &&
-      problem.algorithm != RnnAlgorithm::kCudnn) {
-    return problem.algorithm;
+RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
+                  const DeviceLimits& gpu, const KernelEstimate& kernels,
+                  std::vector<GpuChoice>* choices) {
+  const RnnAlgorithm wish = problem.algorithm;
+  // With recurrent dropout, each gate's recurrent matrix reads h through a mask
+  // of its own, and with the reset gate before the product, the candidate's
+  // reads r * h. cuDNN multiplies all gates' matrices by the same h.
+  const bool drops = problem.has_recurrent_dropout();
+  const bool is_ours = drops || problem.spec.resets_before();
+  const bool may_be_ours =
+      wish == RnnAlgorithm::kAuto || wish == RnnAlgorithm::kPersistent;
+  if (is_ours && !may_be_ours) {
+    return {RnnStatus::Code::kUnimplemented,
+            std::string("the algorithm ") + NameOf(wish) +
+                (drops ? " cannot run recurrent_dropout in training"
+                       : " cannot run rnn_mode gru_reset_before") +
+                "; auto and persistent can"};
   }
-  if (!problem.is_training && !problem.has_sequence_lengths &&
-      problem.algorithm == RnnAlgorithm::kAuto &&
-      problem.batch_size <= kMostOfResident) {
-    return RnnAlgorithm::kResident;
+  const bool must_be_ours = is_ours || wish == RnnAlgorithm::kPersistent;
+  if (may_be_ours) {
+    const GpuChoice persistent = {GpuEngine::kKernels,
+                                  CudnnAlgorithm::kStandard, kernels.is_stack};
+    const bool may_be_steps = MayBeSteps(problem);
+    const bool is_fast =
+        kernels.runs &&
+        ((must_be_ours && !may_be_steps) ||
+         !IsForWholeBatches(problem, allow_tf32, gpu, kernels.cycles));
+    if (is_fast) choices->push_back(persistent);
+    if (must_be_ours || may_be_steps) choices->push_back({GpuEngine::kSteps});
+    // Slower kernels are better than none.
+    if (must_be_ours && kernels.runs && !is_fast) {
+      choices->push_back(persistent);
+    }
   }
-  return CudnnAlgorithmFor(problem, allow_tf32);
+  if (must_be_ours) return {};
+  const auto add_cudnn = [&](CudnnAlgorithm algorithm) {
+    choices->push_back({GpuEngine::kCudnn, algorithm});
+  };
+  switch (wish) {
+    case RnnAlgorithm::kResident:
+      choices->push_back({GpuEngine::kResident});
+      return {};
+    case RnnAlgorithm::kStandard:
+      add_cudnn(CudnnAlgorithm::kStandard);
+      return {};
+    case RnnAlgorithm::kPersistStatic:
+      add_cudnn(CudnnAlgorithm::kPersistStatic);
+      return {};
+    case RnnAlgorithm::kPersistStaticSmallH:
+      add_cudnn(CudnnAlgorithm::kPersistStaticSmallH);
+      return {};
+    case RnnAlgorithm::kAuto:
+      if (problem.is_training || problem.has_sequence_lengths ||
+          problem.batch_size > kMostOfResident) {
+        break;
+      }
+      if (!problem.is_aligned) {
+        add_cudnn(CudnnAlgorithm::kStandard);
+        return {};
+      }
+      choices->push_back({GpuEngine::kResident});
+      break;
+    case RnnAlgorithm::kPersistent:
+    case RnnAlgorithm::kCudnn:
+      break;
+  }
+  const CudnnAlgorithm likely = CudnnAlgorithmFor(problem, allow_tf32);
+  add_cudnn(likely);
+  if (likely != CudnnAlgorithm::kStandard) add_cudnn(CudnnAlgorithm::kStandard);
+  return {};
+}
+
+int NumberOf(const GpuChoice& choice) {
+  return static_cast<int>(
+             std::find(std::begin(kChoices), std::end(kChoices), choice) -
+             std::begin(kChoices)) +
+         1;
+}
+
+bool ChoiceOf(int number, GpuChoice* choice) {
+  if (number < 1 || number > static_cast<int>(std::size(kChoices))) {
+    return false;
+  }
+  *choice = kChoices[number - 1];
+  return true;
 }
 
 }  // namespace cudnn_rnn_tf

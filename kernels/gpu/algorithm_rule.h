@@ -1,12 +1,64 @@
-// The rule that says which algorithm runs a network on a GPU, if the caller
-// names none.
+// The rule that says what runs a problem on a GPU. It is a function of the
+// problem, the device and the setting of TF32 alone.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_ALGORITHM_RULE_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_ALGORITHM_RULE_H_
+
+#include <vector>
 
 #include "kernels/gpu/device_limits.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
+
+// What can run a network: the persistent kernels, kernels of single steps and
+// the kernel `resident`, which are this package's, and cuDNN.
+enum class GpuEngine { kKernels, kSteps, kResident, kCudnn };
+enum class CudnnAlgorithm { kStandard, kPersistStatic, kPersistStaticSmallH };
+
+struct GpuChoice {
+  GpuEngine engine = GpuEngine::kCudnn;
+  CudnnAlgorithm algorithm = CudnnAlgorithm::kStandard;  // Of cuDNN.
+  // Whether the persistent kernels' forward pass runs all layers at once.
+  bool is_stack = false;
+
+  bool operator==(const GpuChoice& other) const {
+    return engine == other.engine && algorithm == other.algorithm &&
+           is_stack == other.is_stack;
+  }
+};
+// The number of a choice, as RnnPlan has it. ChoiceOf returns false if no
+// choice has the number.
+int NumberOf(const GpuChoice& choice);
+bool ChoiceOf(int number, GpuChoice* choice);
+
+// What the persistent kernels make of a problem: whether they run it, and the
+// cycles that a step of a layer takes, in training forward and backward.
+struct KernelEstimate {
+  bool runs = false;
+  double cycles = 0.0;
+  bool is_stack = false;
+};
+
+// Lists what may run a problem, the best first. What comes later runs where
+// something before it turns out not to fit, or cannot be had. The caller's wish
+// decides:
+//   algorithm            runs
+//   persistent           the persistent kernels; if they cannot, or lengths
+//                        differ and it is faster, kernels of single steps
+//   auto                 the same, unless cuDNN is likely to be faster. It runs
+//                        sequences of full length that the persistent kernels
+//                        cannot run, large layers of large batches of them,
+//                        and inference of a few of them, for which it may use
+//                        `resident`
+//   resident             `resident`
+//   all others           cuDNN
+// If lengths differ, cuDNN runs only where it is named or where our own kernels
+// cannot be had: it reads lengths in host memory, for which the host waits in
+// each call. For what cuDNN lacks, as recurrent dropout in training, `auto`
+// runs what `persistent` does, and all others are an error.
+RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
+                  const DeviceLimits& gpu, const KernelEstimate& kernels,
+                  std::vector<GpuChoice>* choices);
 
 // Tells whether a network whose steps are enqueued one by one goes before
 // cuDNN. It does with different lengths, since cuDNN would have to be told them
@@ -26,12 +78,7 @@ bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
 // Returns that algorithm of cuDNN's which is likely to be the fastest. Its
 // persistent algorithms are exact to about 1e-5 only, so they are for float16
 // and for float32 with TF32 allowed.
-RnnAlgorithm CudnnAlgorithmFor(const RnnProblem& problem, bool allow_tf32);
-
-// Returns the algorithm that runs a network if the persistent kernels do not:
-// the one that the caller names, or the one that is likely to be the fastest.
-// What the rule names may turn out not to fit.
-RnnAlgorithm OtherAlgorithmFor(const RnnProblem& problem, bool allow_tf32);
+CudnnAlgorithm CudnnAlgorithmFor(const RnnProblem& problem, bool allow_tf32);
 
 }  // namespace cudnn_rnn_tf
 

@@ -8,7 +8,7 @@
 
 #include "kernels/gpu/compiled_code_cache.h"
 #include "kernels/gpu/device_limits.h"
-#include "kernels/gpu/maps.h"
+#include "kernels/maps.h"
 #include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
@@ -56,18 +56,32 @@ RnnStatus CompileLibrary(const std::string& file,
                          CUlibrary* library) {
   using Name = std::pair<std::string, std::vector<std::string>>;
   static NeverDestroyed<Known<Name, CUlibrary>> libraries;
+  // What was compiled but could not be loaded, as for want of memory.
+  static NeverDestroyed<Known<Name, std::string>> unloaded;
   const Name name(file, options);
   if (libraries->Find(name, library)) return {};
-  const CompiledCodeCache files = CompiledCodeCache::OfUser();
-  const std::string key = KeyOf(file, options);
   std::string code;
-  if (!files.Read(key, &code) || !Load(code, library).ok()) {
+  if (!unloaded->Find(name, &code)) {
+    const CompiledCodeCache files = CompiledCodeCache::OfUser();
+    const std::string key = KeyOf(file, options);
+    const RnnStatus loaded =
+        files.Read(key, &code)
+            ? Load(code, library)
+            : RnnStatus{RnnStatus::Code::kInternal, "there is no file"};
+    if (loaded.code == RnnStatus::Code::kResourceExhausted) return loaded;
+    if (loaded.ok()) {
+      libraries->Add(name, library);
+      return {};
+    }
+    // There is no file, or it is damaged.
     std::string log;
     CRNN_RETURN_IF_ERROR(CompileCode(file, options, &code, &log));
-    CRNN_RETURN_IF_ERROR(Load(code, library));
     files.Write(key, code);
+    unloaded->Add(name, &code);
   }
+  CRNN_RETURN_IF_ERROR(Load(code, library));
   libraries->Add(name, library);
+  unloaded->Remove(name);
   return {};
 }
 

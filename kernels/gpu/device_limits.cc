@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/gpu/libraries.h"
+#include "kernels/maps.h"
 #include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
@@ -102,9 +103,9 @@ RnnStatus ImitatedArchitecture(int* architecture) {
   return ImitationOfProcess().status;
 }
 
-RnnStatus ReadLimits(DeviceLimits* limits) {
-  CUdevice device;
-  CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
+namespace {
+
+RnnStatus ReadLimitsOf(CUdevice device, DeviceLimits* limits) {
   int major = 0, minor = 0;
   for (const auto& [attribute, value] :
        {std::pair(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major),
@@ -136,6 +137,18 @@ RnnStatus ReadLimits(DeviceLimits* limits) {
   Lower(&limits->multiprocessors, imitated.multiprocessors);
   Lower(&limits->shared_bytes, imitated.shared_bytes);
   Lower(&limits->registers, imitated.registers);
+  return {};
+}
+
+}  // namespace
+
+RnnStatus ReadLimits(DeviceLimits* limits) {
+  static NeverDestroyed<Known<CUdevice, DeviceLimits>> known;
+  CUdevice device;
+  CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
+  if (known->Find(device, limits)) return {};
+  CRNN_RETURN_IF_ERROR(ReadLimitsOf(device, limits));
+  known->Add(device, limits);
   return {};
 }
 

@@ -59,8 +59,9 @@ RnnStatus ParseImitation(const std::string& text, DeviceLimits* limits);
 // An error says what is wrong with the variable.
 RnnStatus ImitatedArchitecture(int* architecture);
 
-// Reads the limits of the current context's device or of the imitated GPU. It
-// is an error if the latter is newer than the device.
+// Returns the limits of the current context's device or of the imitated GPU. It
+// is an error if the latter is newer than the device. The driver is asked once
+// for each device.
 RnnStatus ReadLimits(DeviceLimits* limits);
 
 }  // namespace cudnn_rnn_tf

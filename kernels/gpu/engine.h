@@ -1,6 +1,5 @@
 // An engine runs a network on a GPU in one of several ways. The other types
-// here hold what a caller tells the backend, which chooses an engine, besides
-// the problem.
+// here hold what a caller tells the backend besides the problem.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_ENGINE_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_ENGINE_H_
 
@@ -9,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/arena.h"
+#include "kernels/gpu/algorithm_rule.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/rnn_backend.h"
 
@@ -36,35 +35,18 @@ struct GpuResources {
   std::function<void(const std::string&)> warn = [](const std::string&) {};
 };
 
-// The size of a reserve space tells a backward pass what algorithm left it,
-// wherever the tensor has been. `bytes` is what the algorithm needs, a multiple
-// of Arena::kAlign.
-inline size_t ReserveSize(size_t bytes, RnnAlgorithm algorithm) {
-  return bytes + static_cast<size_t>(algorithm);
-}
-// Returns the algorithm that such a size tells. A caller may have made up a
-// size that tells none.
-inline RnnAlgorithm AlgorithmOf(size_t reserve_space) {
-  return static_cast<RnnAlgorithm>(reserve_space % Arena::kAlign);
-}
-
-// An engine is made for one call. Its passes read and write the buffers that
-// the call was given, in the problem's layout.
+// An engine runs the passes of a plan, over the buffers that a call was given,
+// in the problem's layout. Any thread may use it.
 class Engine {
  public:
   virtual ~Engine() = default;
 
-  // The algorithm that a backward pass must run after this one's forward pass.
-  virtual RnnAlgorithm algorithm() const = 0;
   // Sizes in bytes. That of the reserve space is a multiple of Arena::kAlign.
   // Only training needs a reserve space and a backward pass.
   virtual size_t reserve_size() const { return 0; }
   virtual size_t forward_workspace_size() const = 0;
   virtual size_t backward_workspace_size() const { return 0; }
 
-  // A key of everything that the passes depend on, besides the addresses of
-  // buffers.
-  virtual std::string Key() const = 0;
   // Tells whether Forward and Backward enqueue the same work each time that
   // they get the same addresses.
   virtual bool is_replayable() const = 0;
@@ -80,14 +62,12 @@ class Engine {
                              const RnnBackwardBuffers& buffers) const = 0;
 };
 
-class Session;
-
-// Makes the network that runs one of cuDNN's algorithms, which must be that of
-// the forward pass in a backward pass. The network must not outlive the
-// session's next plan.
-RnnStatus CreateCudnnNetwork(const RnnProblem& problem, RnnAlgorithm algorithm,
-                             const GpuOptions& options, Session* session,
-                             std::unique_ptr<Engine>* network);
+// Makes the network that runs one of cuDNN's algorithms. `cudnn` is a handle,
+// of which the network makes no use later.
+RnnStatus CreateCudnnNetwork(const RnnProblem& problem,
+                             CudnnAlgorithm algorithm, bool allow_tf32,
+                             cudnnHandle_t cudnn,
+                             std::unique_ptr<const Engine>* network);
 
 // Makes a network that runs inference with `resident` and cuBLAS, without
 // cuDNN. For each layer, one matrix product computes the input side of as many
@@ -96,7 +76,7 @@ RnnStatus CreateCudnnNetwork(const RnnProblem& problem, RnnAlgorithm algorithm,
 // `allow_tf32` decides how the input side is multiplied; the recurrent side is
 // always multiplied in full float32.
 RnnStatus CreateResidentNetwork(const RnnProblem& problem, bool allow_tf32,
-                                std::unique_ptr<Engine>* network);
+                                std::unique_ptr<const Engine>* network);
 
 }  // namespace cudnn_rnn_tf
 

@@ -5,16 +5,18 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <type_traits>
 #include <utility>
 
-#include "kernels/gpu/algorithm_rule.h"
 #include "kernels/gpu/compiler.h"
-#include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/graph_cache.h"
 #include "kernels/gpu/host_copy.h"
-#include "kernels/gpu/persistent/network.h"
+#include "kernels/never_destroyed.h"
+#include "kernels/plan_cache.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -45,6 +47,14 @@ auto AddressesIn(const RnnBackwardBuffers* buffers) {
                 &buffers->params_backprop, &buffers->workspace);
 }
 
+// The plans of a device.
+PlanCache& PlansOf(int device) {
+  static NeverDestroyed<std::mutex> mutex;
+  static NeverDestroyed<std::map<int, PlanCache>> caches;
+  const std::lock_guard<std::mutex> lock(*mutex);
+  return (*caches)[device];
+}
+
 }  // namespace
 
 GpuBackend::GpuBackend(GpuResources resources, const GpuOptions& options)
@@ -67,172 +77,75 @@ Session* GpuBackend::session() {
   return session_.get();
 }
 
-RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
-  // With recurrent dropout, each gate's recurrent matrix reads h through a mask
-  // of its own, and with the reset gate before the product, the candidate's
-  // reads r * h. cuDNN multiplies all gates' matrices by the same h.
-  const bool drops = problem.has_recurrent_dropout();
-  const bool is_ours = drops || problem.spec.resets_before();
-  if (is_ours && problem.algorithm != RnnAlgorithm::kAuto &&
-      problem.algorithm != RnnAlgorithm::kPersistent) {
-    return {RnnStatus::Code::kUnimplemented,
-            std::string("the algorithm ") +
-                kRnnAlgorithmNames[static_cast<int>(problem.algorithm)] +
-                (drops ? " cannot run recurrent_dropout in training"
-                       : " cannot run rnn_mode gru_reset_before") +
-                "; auto and persistent can"};
+RnnStatus GpuBackend::Find(const RnnProblem& problem, int choice,
+                           std::shared_ptr<const RnnPlan>* plan) {
+  RnnProblem known = problem;
+  if (choice != 0) {
+    known.algorithm = RnnAlgorithm::kAuto;
+    known.is_aligned = true;
   }
-  if (std::exchange(has_chosen_, true)) return {};
-  const bool is_backward = reserve_space > 0;
-  const bool is_pinned =
-      is_ours ||
-      (is_backward ? AlgorithmOf(reserve_space) == RnnAlgorithm::kPersistent
-                   : problem.algorithm == RnnAlgorithm::kPersistent);
-  RnnStatus status = LoadCudaDriver();
-  DeviceLimits limits;
-  if (status.ok()) status = ReadLimits(&limits);
-  // A variable that is wrong must not pass unnoticed, even where it would make
-  // no difference, as to cuDNN.
-  if (status.code == RnnStatus::Code::kInvalidArgument) return status;
-  if (!is_pinned && (is_backward || problem.algorithm != RnnAlgorithm::kAuto)) {
-    return {};
+  const auto key_of = [&](int number) {
+    std::string key = KeyOf(known);
+    key.push_back(static_cast<char>(options_.allow_tf32));
+    key.push_back(static_cast<char>(number));
+    return key;
+  };
+  PlanCache& plans = PlansOf(resources_.device);
+  const std::string key = key_of(choice);
+  PlanCache::Made made;
+  if (!plans.Find(key, &made)) {
+    made = MakeGpuPlan(known, choice, options_, resources_, session());
+    plans.Keep(key, made);
+    if (made.plan != nullptr && choice == 0) {
+      // A backward pass and XLA ask for the plan by its choice.
+      known.algorithm = RnnAlgorithm::kAuto;
+      known.is_aligned = true;
+      plans.Keep(key_of(made.plan->choice), {{}, made.plan, false});
+    }
   }
-  if (!status.ok()) return is_pinned ? status : RnnStatus();
-  double cycles = 0.0;
-  bool is_stack = false;
-  status = persistent::Network::EstimateCycles(problem, options_.allow_tf32,
-                                               &cycles, &is_stack);
-  const bool may_be_steps = MayBeSteps(problem);
-  const bool has_kernels =
-      status.ok() &&
-      ((is_pinned && !may_be_steps) ||
-       !IsForWholeBatches(problem, options_.allow_tf32, limits, cycles));
-  if (!has_kernels && !is_pinned && !may_be_steps) return {};
-  if (has_kernels) {
-    status = persistent::Network::Create(problem, options_.allow_tf32,
-                                         is_backward, is_stack, &engine_);
-  }
-  const RnnStatus of_kernels = status;
-  if ((is_pinned || may_be_steps) && (!has_kernels || !status.ok())) {
-    status = persistent::Network::CreateOfSteps(problem, options_.allow_tf32,
-                                                &engine_);
-  }
-  // Slower kernels are better than none.
-  if (is_pinned && !has_kernels && of_kernels.ok() && !status.ok()) {
-    status = persistent::Network::Create(problem, options_.allow_tf32,
-                                         is_backward, is_stack, &engine_);
-  }
-  if (has_kernels && !of_kernels.ok() && (status.ok() || !is_pinned)) {
-    resources_.warn(
-        of_kernels.message + ". So " +
-        (status.ok() ? "kernels of single steps run" : "cuDNN runs") +
-        " what the persistent kernels would have run faster, sequences of "
-        "different lengths several times as fast");
-  } else if (!status.ok() && !is_pinned) {
-    resources_.warn(
-        status.message +
-        ". So cuDNN runs; if sequences have different lengths, the host waits "
-        "for the GPU in each call");
-  }
-  if (status.ok()) return {};
-  if (is_ours) {
-    status.message += drops ? ". In training with recurrent_dropout, a GPU has "
-                              "no other algorithm"
-                            : ". For gru_reset_before, a GPU has no other "
-                              "algorithm";
-    status.message += "; use keras.layers, or run the op on the CPU";
-  }
-  return is_pinned ? status : RnnStatus();
+  *plan = std::move(made.plan);
+  return made.status;
 }
 
-RnnStatus GpuBackend::MakeOther(const RnnProblem& problem,
-                                RnnAlgorithm algorithm) {
-  if (algorithm == RnnAlgorithm::kResident) {
-    return CreateResidentNetwork(problem, options_.allow_tf32, &engine_);
+RnnStatus GpuBackend::Plan(const RnnProblem& given, int choice,
+                           RnnLengths* lengths,
+                           std::shared_ptr<const RnnPlan>* plan) {
+  RnnProblem problem = given;
+  if (!problem.has_sequence_lengths || lengths == nullptr) {
+    return Find(problem, choice, plan);
   }
-  CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
-  return CreateCudnnNetwork(problem, algorithm, options_, session(), &engine_);
-}
-
-RnnStatus GpuBackend::ChooseOther(const RnnProblem& problem) {
-  Session::Plans* const plans = session()->PlansFor(problem, options_);
-  const bool is_known = plans->algorithm != RnnAlgorithm::kAuto;
-  RnnAlgorithm algorithm =
-      is_known ? plans->algorithm
-               : OtherAlgorithmFor(problem, options_.allow_tf32);
-  const bool is_pinned = algorithm == problem.algorithm;
-  // The rule's `resident` leaves calls with unaligned buffers to standard.
-  if (algorithm == RnnAlgorithm::kResident && !is_pinned &&
-      !problem.is_aligned) {
-    return MakeOther(problem, RnnAlgorithm::kStandard);
+  GpuChoice chosen;
+  if (lengths->on_host == nullptr) {
+    if (!ChoiceOf(choice, &chosen)) {
+      CRNN_RETURN_IF_ERROR(Find(problem, choice, plan));
+      chosen = static_cast<const GpuPlan&>(**plan).chosen;
+      if (chosen.engine != GpuEngine::kCudnn) return {};
+      // If all sequences turn out to fill the time, cuDNN has better
+      // algorithms.
+      if (problem.algorithm == RnnAlgorithm::kAuto) {
+        problem.algorithm = RnnAlgorithm::kCudnn;
+      }
+    }
+    if (chosen.engine == GpuEngine::kCudnn) {
+      CRNN_RETURN_IF_ERROR(FetchLengths(problem, lengths));
+    }
   }
-  RnnStatus status = MakeOther(problem, algorithm);
-  if (is_known) return status;
-  bool may_fit_later = false;
-  while (!status.ok() && !is_pinned && algorithm != RnnAlgorithm::kStandard) {
-    // The network does not fit or, this time, there is no memory for it.
-    may_fit_later |= status.code == RnnStatus::Code::kResourceExhausted;
-    algorithm = algorithm == RnnAlgorithm::kResident
-                    ? CudnnAlgorithmFor(problem, options_.allow_tf32)
-                    : RnnAlgorithm::kStandard;
-    status = MakeOther(problem, algorithm);
-  }
-  if (!status.ok() || may_fit_later) return status;
-  plans->algorithm = algorithm;
-  resources_.log(Describe(problem) + ": " +
-                 kRnnAlgorithmNames[static_cast<int>(algorithm)]);
-  return {};
-}
-
-RnnStatus GpuBackend::ReadSequenceLengths(size_t reserve_space,
-                                          RnnProblem* problem,
-                                          RnnLengths* lengths) {
   if (lengths->on_host != nullptr) {
-    return CheckSequenceLengths(problem, lengths);
+    CRNN_RETURN_IF_ERROR(CheckLengths(&problem, lengths));
   }
-  CRNN_RETURN_IF_ERROR(Choose(*problem, reserve_space));
-  if (engine_ != nullptr) return {};
-  // cuDNN needs the lengths in host memory to describe the data.
-  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  const HostCopy<int64_t> copied(problem->batch_size);
+  return Find(problem, choice, plan);
+}
+
+RnnStatus GpuBackend::FetchLengths(const RnnProblem& problem,
+                                   RnnLengths* lengths) {
+  const HostCopy<int64_t> copied(problem.batch_size);
   CRNN_RETURN_IF_ERROR(copied.Fetch(stream(), lengths->on_device));
   // A length that does not fit 32 bits is clamped and then found out of range.
-  for (int64_t b = 0; b < problem->batch_size; ++b) {
+  for (int64_t b = 0; b < problem.batch_size; ++b) {
     host_lengths_.push_back(static_cast<int32_t>(std::clamp<int64_t>(
         copied.items()[b], -1, std::numeric_limits<int32_t>::max())));
   }
   *lengths = {host_lengths_.data(), nullptr};
-  return CheckSequenceLengths(problem, lengths);
-}
-
-RnnStatus GpuBackend::ForwardBufferSizes(const RnnProblem& problem,
-                                         RnnBufferSizes* sizes) {
-  CRNN_RETURN_IF_ERROR(Choose(problem, 0));
-  if (engine_ == nullptr) CRNN_RETURN_IF_ERROR(ChooseOther(problem));
-  if (problem.is_training) {
-    sizes->reserve_space =
-        ReserveSize(engine_->reserve_size(), engine_->algorithm());
-  }
-  sizes->forward_workspace = engine_->forward_workspace_size();
-  return {};
-}
-
-RnnStatus GpuBackend::BackwardBufferSizes(const RnnProblem& problem,
-                                          size_t reserve_space,
-                                          RnnBufferSizes* sizes) {
-  CRNN_RETURN_IF_ERROR(Choose(problem, reserve_space));
-  if (engine_ == nullptr) {
-    // Other sizes than those of cuDNN's algorithms are of no forward pass.
-    RnnAlgorithm algorithm = AlgorithmOf(reserve_space);
-    if (algorithm == RnnAlgorithm::kAuto ||
-        algorithm >= RnnAlgorithm::kResident) {
-      algorithm = RnnAlgorithm::kStandard;
-    }
-    CRNN_RETURN_IF_ERROR(MakeOther(problem, algorithm));
-  }
-  sizes->reserve_space =
-      ReserveSize(engine_->reserve_size(), engine_->algorithm());
-  sizes->backward_workspace = engine_->backward_workspace_size();
   return {};
 }
 
@@ -244,40 +157,42 @@ void GpuBackend::Prepare(void* buffer, size_t bytes) {
 }
 
 template <typename Buffers>
-RnnStatus GpuBackend::Run(const Buffers& buffers,
+RnnStatus GpuBackend::Run(const GpuPlan& plan, const Buffers& buffers,
                           RnnStatus (Engine::*enqueue)(const Handles&,
                                                        const Buffers&) const) {
-  // cuDNN's engine has made a handle of cuDNN; all others use one of cuBLAS.
-  if (engine_->algorithm() >= RnnAlgorithm::kResident) {
-    CRNN_RETURN_IF_ERROR(session()->MakeBlas());
-  }
-  if (options_.replay && engine_->is_replayable() && Replay(buffers, enqueue)) {
+  if (options_.replay && plan.engine->is_replayable() &&
+      Replay(plan, buffers, enqueue)) {
     return {};
   }
-  return std::invoke(enqueue, *engine_, session_->handles(), buffers);
+  return std::invoke(enqueue, *plan.engine, session_->handles(), buffers);
 }
 
 template <typename Buffers>
-bool GpuBackend::Replay(const Buffers& buffers,
+bool GpuBackend::Replay(const GpuPlan& plan, const Buffers& buffers,
                         RnnStatus (Engine::*enqueue)(const Handles&,
                                                      const Buffers&) const) {
   ReplayablePass pass;
-  pass.key = engine_->Key();
-  const auto append = [&](uintptr_t value) {
-    pass.key.append(reinterpret_cast<const char*>(&value), sizeof(value));
-  };
-  append(reinterpret_cast<uintptr_t>(stream()));
-  for (const void* const* const place : AddressesIn(&buffers)) {
+  const auto places = AddressesIn(&buffers);
+  pass.addresses.reserve(places.size());
+  const AppendTo append = {&pass.key};
+  pass.key.reserve(64);
+  append(plan.id);
+  append(std::is_same_v<Buffers, RnnBackwardBuffers>);
+  append(stream());
+  for (const void* const* const place : places) {
     const auto address = reinterpret_cast<CUdeviceptr>(*place);
     pass.addresses.push_back(address);
-    append(address == 0 ? Graph::kMoveUnit : address % Graph::kMoveUnit);
+    append(static_cast<uint16_t>(address == 0 ? Graph::kMoveUnit
+                                              : address % Graph::kMoveUnit));
   }
   pass.stream = stream();
   pass.may_make = !resources_.is_profiled();
   // cuDNN enqueues into streams of its own. Once a process has done so in two
   // streams, every node of every graph takes 0.18 µs longer until it ends, so
   // cuDNN's passes run as graphs from the beginning.
-  if (engine_->algorithm() != RnnAlgorithm::kPersistent) pass.captured_use = 1;
+  if (!plan.is_ours() || plan.chosen.engine == GpuEngine::kResident) {
+    pass.captured_use = 1;
+  }
   pass.record = [&](const Graph::Addresses& addresses, Recording* recording) {
     Handles handles;
     CRNN_RETURN_IF_ERROR(session_->MakeCaptureHandles(&handles));
@@ -288,23 +203,31 @@ bool GpuBackend::Replay(const Buffers& buffers,
     }
     return Recording::Make(
         handles.stream,
-        [&] { return std::invoke(enqueue, *engine_, handles, moved); },
+        [&] { return std::invoke(enqueue, *plan.engine, handles, moved); },
         recording);
   };
   pass.log = resources_.log;
   return GraphCache::Of(resources_.device).Replay(pass);
 }
 
-RnnStatus GpuBackend::Forward(const RnnProblem& /*problem*/,
-                              const RnnForwardBuffers& buffers) {
-  CRNN_RETURN_IF_ERROR(
-      engine_->StoreLengthsAndSeed(session()->handles(), buffers));
-  return Run(buffers, &Engine::Forward);
+RnnStatus GpuBackend::MakeHandles(const GpuPlan& plan) {
+  return plan.is_ours() ? session()->MakeBlas() : session()->MakeCudnn();
 }
 
-RnnStatus GpuBackend::Backward(const RnnProblem& /*problem*/,
+RnnStatus GpuBackend::Forward(const RnnPlan& plan,
+                              const RnnForwardBuffers& buffers) {
+  const auto& ours = static_cast<const GpuPlan&>(plan);
+  CRNN_RETURN_IF_ERROR(MakeHandles(ours));
+  CRNN_RETURN_IF_ERROR(
+      ours.engine->StoreLengthsAndSeed(session_->handles(), buffers));
+  return Run(ours, buffers, &Engine::Forward);
+}
+
+RnnStatus GpuBackend::Backward(const RnnPlan& plan,
                                const RnnBackwardBuffers& buffers) {
-  return Run(buffers, &Engine::Backward);
+  const auto& ours = static_cast<const GpuPlan&>(plan);
+  CRNN_RETURN_IF_ERROR(MakeHandles(ours));
+  return Run(ours, buffers, &Engine::Backward);
 }
 
 RnnStatus GpuBackend::Copy(const void* from, void* to, size_t bytes) {

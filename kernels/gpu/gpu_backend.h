@@ -3,48 +3,30 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "kernels/gpu/engine.h"
+#include "kernels/gpu/gpu_plan.h"
 #include "kernels/gpu/session.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
 
-// Runs a network on a GPU, with the engine that it chooses for a call. Used by
-// one thread.
-//
-// The problem's algorithm decides which of them runs:
-//   algorithm            runs
-//   persistent           the persistent kernels; if they cannot, or lengths
-//                        differ and it is faster, kernels of single steps
-//   auto                 the same, unless cuDNN is likely to be faster. It runs
-//                        sequences of full length that the persistent kernels
-//                        cannot run, large layers of large batches of them,
-//                        and inference of a few of them, for which it may use
-//                        `resident`
-//   resident             `resident`
-//   all others           cuDNN
-// If lengths differ, cuDNN runs only where it is named or where our own kernels
-// cannot be had: it reads lengths in host memory, for which the host waits in
-// each call. In training with recurrent dropout, which cuDNN lacks, `auto` runs
-// what `persistent` does, and all others are an error.
+// Runs plans on a GPU. Used by one thread.
 class GpuBackend : public RnnBackend {
  public:
   GpuBackend(GpuResources resources, const GpuOptions& options);
   ~GpuBackend() override;
 
-  RnnStatus ReadSequenceLengths(size_t reserve_space, RnnProblem* problem,
-                                RnnLengths* lengths) override;
-  RnnStatus ForwardBufferSizes(const RnnProblem& problem,
-                               RnnBufferSizes* sizes) override;
-  RnnStatus BackwardBufferSizes(const RnnProblem& problem, size_t reserve_space,
-                                RnnBufferSizes* sizes) override;
+  RnnStatus Plan(const RnnProblem& problem, int choice, RnnLengths* lengths,
+                 std::shared_ptr<const RnnPlan>* plan) override;
+  // Puts the lengths of a problem, which are in device memory, into host memory
+  // that lives as long as the backend. The host waits for the device.
+  RnnStatus FetchLengths(const RnnProblem& problem, RnnLengths* lengths);
   void Prepare(void* buffer, size_t bytes) override;
-  RnnStatus Forward(const RnnProblem& problem,
+  RnnStatus Forward(const RnnPlan& plan,
                     const RnnForwardBuffers& buffers) override;
-  RnnStatus Backward(const RnnProblem& problem,
+  RnnStatus Backward(const RnnPlan& plan,
                      const RnnBackwardBuffers& buffers) override;
   RnnStatus Copy(const void* from, void* to, size_t bytes) override;
   RnnStatus SetZero(void* to, size_t bytes) override;
@@ -57,22 +39,18 @@ class GpuBackend : public RnnBackend {
                              void* params) override;
 
  private:
-  // Decides once for the call whether the persistent kernels run, and compiles
-  // them if they do. If they do not, `engine_` stays null.
-  RnnStatus Choose(const RnnProblem& problem, size_t reserve_space);
-  // Makes the engine of a forward pass that the persistent kernels do not run,
-  // by the algorithm that the caller names or the rule does.
-  RnnStatus ChooseOther(const RnnProblem& problem);
-  RnnStatus MakeOther(const RnnProblem& problem, RnnAlgorithm algorithm);
+  RnnStatus Find(const RnnProblem& problem, int choice,
+                 std::shared_ptr<const RnnPlan>* plan);
   Session* session();
+  RnnStatus MakeHandles(const GpuPlan& plan);
   // Runs a pass over these buffers, as a graph if it can.
   template <typename Buffers>
-  RnnStatus Run(const Buffers& buffers,
+  RnnStatus Run(const GpuPlan& plan, const Buffers& buffers,
                 RnnStatus (Engine::*enqueue)(const Handles&, const Buffers&)
                     const);
   // Returns false if the pass must be enqueued instead.
   template <typename Buffers>
-  bool Replay(const Buffers& buffers,
+  bool Replay(const GpuPlan& plan, const Buffers& buffers,
               RnnStatus (Engine::*enqueue)(const Handles&, const Buffers&)
                   const);
 
@@ -83,8 +61,6 @@ class GpuBackend : public RnnBackend {
   // These live as long as the call.
   std::optional<RelaxedCaptureMode> relaxed_capture_;
   std::unique_ptr<Session> session_;  // Lent when it is first needed.
-  std::unique_ptr<Engine> engine_;
-  bool has_chosen_ = false;
   std::vector<int32_t> host_lengths_;
 };
 

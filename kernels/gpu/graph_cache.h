@@ -10,7 +10,7 @@
 #include <string>
 
 #include "kernels/gpu/graph.h"
-#include "kernels/gpu/maps.h"
+#include "kernels/maps.h"
 
 namespace cudnn_rnn_tf {
 

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/gpu/cudnn/description.h"
 #include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
 namespace {
-
-// Every new shape makes new plans, which are a few descriptors in host memory.
-constexpr size_t kMaxPlans = 256;
 
 RnnStatus MakeHandle(CUstream stream, CudnnHandle* handle) {
   if (handle->get() != nullptr) return {};
@@ -42,20 +40,6 @@ RnnStatus Session::MakeCaptureHandles(Handles* handles) {
   }
   *handles = {capture_stream_, blas_.get(), capture_cudnn_.get()};
   return {};
-}
-
-std::string Session::KeyOf(const RnnProblem& problem,
-                           const GpuOptions& options) {
-  std::string key = cudnn_rnn_tf::KeyOf(problem);
-  key.push_back(static_cast<char>(options.allow_tf32));
-  return key;
-}
-
-Session::Plans* Session::PlansFor(const RnnProblem& problem,
-                                  const GpuOptions& options) {
-  Plans* const plans = &plans_.Use(KeyOf(problem, options));
-  if (plans_.size() > kMaxPlans) plans_.DropOldest();
-  return plans;
 }
 
 SessionPool& SessionPool::Instance() {

@@ -1,18 +1,13 @@
-// What the calls in one stream share: handles of NVIDIA's libraries, and what
-// was described to cuDNN.
+// What the calls in one stream share: handles of NVIDIA's libraries.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_SESSION_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_SESSION_H_
 
-#include <array>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
-#include "kernels/gpu/cudnn/plan.h"
 #include "kernels/gpu/descriptors.h"
 #include "kernels/gpu/libraries.h"
-#include "kernels/gpu/maps.h"
 
 namespace cudnn_rnn_tf {
 
@@ -20,14 +15,6 @@ namespace cudnn_rnn_tf {
 // closes a session, since graphs may use memory of its handles.
 class Session {
  public:
-  // This is known of a problem that the persistent kernels do not run.
-  struct Plans {
-    // What runs its forward passes; kAuto until the first of them is planned.
-    RnnAlgorithm algorithm = RnnAlgorithm::kAuto;
-    // Those of cuDNN's algorithms.
-    std::array<std::unique_ptr<CudnnPlan>, kNumCudnnAlgorithms> made;
-  };
-
   explicit Session(CUstream stream) : stream_(stream) {}
 
   // These make a handle, unless there is one.
@@ -38,19 +25,11 @@ class Session {
   // nothing else, since no other work may enter a capture.
   RnnStatus MakeCaptureHandles(Handles* handles);
 
-  // A key of everything that plans depend on.
-  static std::string KeyOf(const RnnProblem& problem,
-                           const GpuOptions& options);
-  // Returns a problem's plans. The result is valid until the next call for
-  // another problem.
-  Plans* PlansFor(const RnnProblem& problem, const GpuOptions& options);
-
  private:
   const CUstream stream_;
   CUstream capture_stream_ = nullptr;
   CublasHandle blas_;
   CudnnHandle cudnn_, capture_cudnn_;
-  LruMap<Plans> plans_;
 };
 
 // Lends each caller a session of its own, so that no lock is held while work is

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,14 +17,14 @@
 
 namespace cudnn_rnn_tf {
 
-absl::Status XlaCpuBufferSizes(bool is_backward, XlaPass* pass,
+absl::Status XlaCpuBufferSizes(bool /*is_backward*/, XlaPass* pass,
                                RnnBufferSizes* sizes) {
   pass->num_threads = tensorflow::port::MaxParallelism();
   CpuBackend backend(Threads{pass->num_threads, nullptr});
-  TF_RETURN_IF_ERROR(ToTensorFlow(
-      is_backward ? backend.BackwardBufferSizes(pass->problem,
-                                                /*reserve_space=*/0, sizes)
-                  : backend.ForwardBufferSizes(pass->problem, sizes)));
+  std::shared_ptr<const RnnPlan> plan;
+  TF_RETURN_IF_ERROR(ToTensorFlow(backend.Plan(pass->problem, /*choice=*/0,
+                                               /*lengths=*/nullptr, &plan)));
+  *sizes = plan->sizes;
   pass->reserve_space = static_cast<int64_t>(sizes->reserve_space);
   return absl::OkStatus();
 }
@@ -44,26 +45,26 @@ Threads ThreadsOf(ffi::ThreadPool* pool, int64_t num_threads) {
 // A pass as a handler gets it.
 struct Call {
   Call(ffi::Span<const int64_t> integers, const Buffers& buffers)
-      : pass(XlaCallOf<XlaPass>(integers.begin(), integers.size())),
-        problem(pass.problem) {
-    if (pass.num_seeds > 0) std::memcpy(seed, buffers.arg(5), sizeof(seed));
+      : pass(XlaCallOf<XlaPass>(integers.begin(), integers.size())) {
+    if (pass.num_seeds > 0) std::memcpy(seed, buffers.arg(kSeed), sizeof(seed));
   }
 
-  RnnStatus ReadLengths(const void* data, CpuBackend* backend) {
-    if (!problem.has_sequence_lengths) return {};
-    if (pass.has_int32_lengths) {
+  // Finds the plan of the pass, for the lengths of the call.
+  RnnStatus Plan(const void* data, CpuBackend* backend) {
+    const RnnProblem& problem = pass.problem;
+    if (problem.has_sequence_lengths && pass.has_int32_lengths) {
       lengths.on_host = static_cast<const int32_t*>(data);
-    } else {
+    } else if (problem.has_sequence_lengths) {
       const RnnStatus status = NarrowLengths(static_cast<const int64_t*>(data),
                                              problem, &host_lengths);
       if (!status.ok()) return status;
       lengths.on_host = host_lengths.data();
     }
-    return backend->ReadSequenceLengths(0, &problem, &lengths);
+    return backend->Plan(problem, pass.choice, &lengths, &plan);
   }
 
   const XlaPass pass;
-  RnnProblem problem;
+  std::shared_ptr<const RnnPlan> plan;
   uint64_t seed[2] = {0, 0};
   RnnLengths lengths;
   std::vector<int32_t> host_lengths;
@@ -76,11 +77,11 @@ ffi::Error Forward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
     Call call(integers, given);
     RnnForwardBuffers buffers = given.OfForward();
     CpuBackend backend(ThreadsOf(&pool, call.pass.num_threads));
-    const RnnStatus status = call.ReadLengths(given.arg(4), &backend);
+    const RnnStatus status = call.Plan(given.arg(kSequenceLengths), &backend);
     if (!status.ok()) return status;
     buffers.sequence_lengths = call.lengths;
     std::copy_n(call.seed, 2, buffers.seed);
-    return backend.Forward(call.problem, buffers);
+    return backend.Forward(*call.plan, buffers);
   });
 }
 
@@ -90,12 +91,12 @@ ffi::Error Backward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
     const Buffers given(args, results);
     Call call(integers, given);
     CpuBackend backend(ThreadsOf(&pool, call.pass.num_threads));
-    const RnnStatus status = call.ReadLengths(given.arg(4), &backend);
+    const RnnStatus status = call.Plan(given.arg(kSequenceLengths), &backend);
     if (!status.ok()) return status;
     RnnBackwardBuffers buffers = given.OfBackward();
     buffers.sequence_lengths = call.lengths;
     std::copy_n(call.seed, 2, buffers.seed);
-    return backend.Backward(call.problem, buffers);
+    return backend.Backward(*call.plan, buffers);
   });
 }
 

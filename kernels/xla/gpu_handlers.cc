@@ -6,11 +6,10 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/gpu/engine.h"
+#include "kernels/gpu/gpu_plan.h"
 #include "kernels/gpu/host_copy.h"
 #include "kernels/op_backend_gpu.h"
 #include "kernels/tensorflow_versions.h"  // First.
@@ -36,15 +35,6 @@ std::unique_ptr<GpuBackend> BackendOn(int device, void* stream) {
   return MakeGpuBackend(std::move(resources));
 }
 
-// Chooses what runs a pass, and computes the sizes of its buffers. Both follow
-// from the problem and the device alone.
-RnnStatus Choose(bool is_backward, const XlaPass& pass, GpuBackend* backend,
-                 RnnBufferSizes* sizes) {
-  return is_backward ? backend->BackwardBufferSizes(pass.problem,
-                                                    pass.reserve_space, sizes)
-                     : backend->ForwardBufferSizes(pass.problem, sizes);
-}
-
 // One call of a handler of passes.
 class PassCall {
  public:
@@ -55,30 +45,38 @@ class PassCall {
         backend(BackendOn(device, stream)),
         stream_(static_cast<CUstream>(stream)) {}
 
-  // Chooses again at run time, and checks that the buffers are large enough.
-  RnnStatus ChooseAsCompiled(bool is_backward) {
-    if (pass.problem.has_sequence_lengths) {
-      CRNN_RETURN_IF_ERROR(ReadLengths(is_backward ? pass.reserve_space : 0));
+  // Finds the plan by which the pass was compiled, and checks that the buffers
+  // are large enough.
+  RnnStatus Plan(bool is_backward) {
+    const RnnProblem& problem = pass.problem;
+    CRNN_RETURN_IF_ERROR(
+        backend->Plan(problem, pass.choice, /*lengths=*/nullptr, &plan));
+    const size_t workspace = is_backward ? plan->sizes.backward_workspace
+                                         : plan->sizes.forward_workspace;
+    if (static_cast<int64_t>(plan->sizes.reserve_space) != pass.reserve_space ||
+        static_cast<int64_t>(workspace) > pass.workspace) {
+      return {RnnStatus::Code::kFailedPrecondition,
+              "XLA compiled the network for a GPU or for settings, such as "
+              "TF32, that are not those of this call; compile it again by "
+              "another tf.function"};
     }
-    RnnBufferSizes sizes;
-    CRNN_RETURN_IF_ERROR(Choose(is_backward, pass, backend.get(), &sizes));
-    const size_t workspace =
-        is_backward ? sizes.backward_workspace : sizes.forward_workspace;
-    if (static_cast<int64_t>(sizes.reserve_space) == pass.reserve_space &&
-        static_cast<int64_t>(workspace) <= pass.workspace) {
-      return {};
-    }
-    return {RnnStatus::Code::kFailedPrecondition,
-            "XLA compiled the network for a GPU or for settings, such as TF32, "
-            "that are not those of this call; compile it again by another "
-            "tf.function"};
+    if (!problem.has_sequence_lengths) return {};
+    lengths.on_device =
+        static_cast<const int64_t*>(given.arg(kSequenceLengths));
+    if (is_ours()) return {};
+    // The sizes of the buffers are those of a pass with lengths.
+    CRNN_RETURN_IF_ERROR(backend->FetchLengths(problem, &lengths));
+    RnnProblem checked = problem;
+    RnnLengths same = lengths;
+    return CheckLengths(&checked, &same);
   }
+  bool is_ours() const { return static_cast<const GpuPlan&>(*plan).is_ours(); }
 
   // Tells a forward pass its seed. cuDNN takes it from the host's memory.
   RnnStatus ReadSeed(RnnForwardBuffers* buffers) const {
     if (pass.num_seeds == 0) return {};
-    const void* const seed = given.arg(5);
-    if (AlgorithmOf(pass.reserve_space) == RnnAlgorithm::kPersistent) {
+    const void* const seed = given.arg(kSeed);
+    if (is_ours()) {
       buffers->device_seed = seed;
       return {};
     }
@@ -91,25 +89,11 @@ class PassCall {
   const Buffers given;
   const XlaPass pass;
   const std::unique_ptr<GpuBackend> backend;
+  std::shared_ptr<const RnnPlan> plan;
   RnnLengths lengths;
 
  private:
-  RnnStatus ReadLengths(size_t reserve_space) {
-    lengths.on_device = static_cast<const int64_t*>(given.arg(4));
-    RnnProblem problem = pass.problem;
-    CRNN_RETURN_IF_ERROR(
-        backend->ReadSequenceLengths(reserve_space, &problem, &lengths));
-    if (!problem.has_sequence_lengths) {
-      // The sizes of the buffers are those of a pass with lengths.
-      full_lengths_.assign(problem.batch_size,
-                           static_cast<int32_t>(problem.max_time));
-      lengths.on_host = full_lengths_.data();
-    }
-    return {};
-  }
-
   const CUstream stream_;
-  std::vector<int32_t> full_lengths_;
 };
 
 ffi::Error Forward(void* stream, int32_t device,
@@ -117,11 +101,11 @@ ffi::Error Forward(void* stream, int32_t device,
                    ffi::RemainingRets results) {
   return Handle([&]() -> RnnStatus {
     PassCall call(stream, device, integers, args, results);
-    CRNN_RETURN_IF_ERROR(call.ChooseAsCompiled(/*is_backward=*/false));
+    CRNN_RETURN_IF_ERROR(call.Plan(/*is_backward=*/false));
     RnnForwardBuffers buffers = call.given.OfForward();
     buffers.sequence_lengths = call.lengths;
     CRNN_RETURN_IF_ERROR(call.ReadSeed(&buffers));
-    return call.backend->Forward(call.pass.problem, buffers);
+    return call.backend->Forward(*call.plan, buffers);
   });
 }
 
@@ -130,10 +114,10 @@ ffi::Error Backward(void* stream, int32_t device,
                     ffi::RemainingRets results) {
   return Handle([&]() -> RnnStatus {
     PassCall call(stream, device, integers, args, results);
-    CRNN_RETURN_IF_ERROR(call.ChooseAsCompiled(/*is_backward=*/true));
+    CRNN_RETURN_IF_ERROR(call.Plan(/*is_backward=*/true));
     RnnBackwardBuffers buffers = call.given.OfBackward();
     buffers.sequence_lengths = call.lengths;
-    return call.backend->Backward(call.pass.problem, buffers);
+    return call.backend->Backward(*call.plan, buffers);
   });
 }
 
@@ -195,9 +179,14 @@ absl::Status XlaGpuBufferSizes(bool is_backward, int device, XlaPass* pass,
   const std::unique_ptr<GpuBackend> backend = BackendOn(device, nullptr);
   // This makes TensorFlow load its own cuDNN, so that the backend finds it.
   executor->AsDnn();
-  const RnnStatus status = Choose(is_backward, *pass, backend.get(), sizes);
+  std::shared_ptr<const RnnPlan> plan;
+  const RnnStatus status = backend->Plan(
+      pass->problem, is_backward ? ChoiceIn(pass->reserve_space) : 0,
+      /*lengths=*/nullptr, &plan);
   // With this code, auto-clustering leaves the op out.
   if (!status.ok()) return absl::UnimplementedError(status.message);
+  *sizes = plan->sizes;
+  pass->choice = plan->choice;
   pass->reserve_space = static_cast<int64_t>(sizes->reserve_space);
   pass->workspace = static_cast<int64_t>(
       is_backward ? sizes->backward_workspace : sizes->forward_workspace);

@@ -6,6 +6,7 @@
 #include <new>
 #include <vector>
 
+#include "kernels/op_tensors.h"
 #include "kernels/rnn_backend.h"
 #include "kernels/xla/xla_call.h"
 #include "xla/ffi/api/c_api.h"
@@ -54,37 +55,20 @@ class Buffers {
   // The arguments of a forward pass are Forward's inputs; the results are its
   // outputs and a workspace.
   RnnForwardBuffers OfForward() const {
-    RnnForwardBuffers buffers;
-    buffers.input = arg(0);
-    buffers.input_h = arg(1);
-    buffers.input_c = arg(2);
-    buffers.params = arg(3);
-    buffers.output = result(0);
-    buffers.output_h = result(1);
-    buffers.output_c = result(2);
-    buffers.reserve_space = result(3);
-    buffers.workspace = result(4);
+    RnnForwardBuffers buffers = ForwardBuffersOf(
+        [&](int i) { return arg(i); }, [&](int i) { return result(i); });
+    buffers.workspace = result(kForwardWorkspace);
     return buffers;
   }
   // The arguments of a backward pass are Backward's inputs; the results are its
   // outputs, the reserve space (in its argument's memory) and a workspace.
   RnnBackwardBuffers OfBackward() const {
-    const int last = static_cast<int>(args_.size()) - 1;
-    RnnBackwardBuffers buffers;
-    buffers.input = arg(0);
-    buffers.input_h = arg(1);
-    buffers.input_c = arg(2);
-    buffers.params = arg(3);
-    buffers.output = arg(last - 6);
-    buffers.output_backprop = arg(last - 3);
-    buffers.output_h_backprop = arg(last - 2);
-    buffers.output_c_backprop = arg(last - 1);
-    buffers.reserve_space = result(4);
-    buffers.input_backprop = result(0);
-    buffers.input_h_backprop = result(1);
-    buffers.input_c_backprop = result(2);
-    buffers.params_backprop = result(3);
-    buffers.workspace = result(5);
+    const int own_inputs = static_cast<int>(args_.size()) - kNumBackwardInputs;
+    RnnBackwardBuffers buffers =
+        BackwardBuffersOf([&](int i) { return arg(i); }, own_inputs,
+                          [&](int i) { return result(i); });
+    buffers.reserve_space = result(kUsedReserveSpace);
+    buffers.workspace = result(kBackwardWorkspace);
     return buffers;
   }
   RnnStatus MoveKerasTensors(const XlaKerasTensors& call,
@@ -101,17 +85,18 @@ class Buffers {
   }
   // LengthsFromMask has one result, and ReadMask three.
   RnnStatus ReadMask(RnnMask mask, RnnBackend* backend) const {
-    mask.values = static_cast<const bool*>(arg(0));
-    int64_t* found[3] = {};
+    mask.values = static_cast<const bool*>(arg(kMask));
+    int64_t* found[kNumMaskOutputs] = {};
     for (size_t i = 0; i < results_.size(); ++i) {
       found[i] = static_cast<int64_t*>(result(i));
     }
-    return backend->ReadMask(mask, {found[0], found[1], found[2]});
+    return backend->ReadMask(
+        mask, {found[kMaskLengths], found[kMaskPlaces], found[kMaskSteps]});
   }
   RnnStatus MoveSteps(StepMove move, RnnBackend* backend) const {
-    move.from = arg(0);
-    move.places = static_cast<const int64_t*>(arg(1));
-    move.steps = static_cast<const int64_t*>(arg(2));
+    move.from = arg(kUnmoved);
+    move.places = static_cast<const int64_t*>(arg(kPlaces));
+    move.steps = static_cast<const int64_t*>(arg(kSteps));
     move.to = result(0);
     return backend->MoveSteps(move);
   }

@@ -6,6 +6,7 @@
 #include "kernels/xla/lowering.h"
 #include "kernels/xla/single_step.h"
 // After TensorFlow's own headers, see tensorflow_versions.h.
+#include "kernels/op_tensors.h"
 #include "kernels/rnn_run.h"
 #include "kernels/xla/buffer_sizes.h"
 #include "xla/hlo/builder/lib/constants.h"
@@ -32,11 +33,12 @@ class PassLowering : public Lowering {
 
   absl::Status ReadPass(XlaOpKernelContext* context, const Inputs& inputs,
                         bool is_training, RnnRun* run, XlaPass* pass) const {
-    TF_RETURN_IF_ERROR(reader_.Read(context->input_type(0), inputs, run));
+    TF_RETURN_IF_ERROR(reader_.Read(context->input_type(kInput), inputs, run));
     run->problem.is_training = is_training;
     TF_RETURN_IF_ERROR(reader_.CheckSeed(run->problem));
     pass->problem = run->problem;
-    pass->has_int32_lengths = context->input_type(4) == tensorflow::DT_INT32;
+    pass->has_int32_lengths =
+        context->input_type(kSequenceLengths) == tensorflow::DT_INT32;
     pass->num_seeds = reader_.num_seeds();
     return absl::OkStatus();
   }
@@ -53,8 +55,10 @@ class PassLowering : public Lowering {
   Inputs ArgumentsOf(const Inputs& inputs) const {
     Inputs arguments = inputs;
     if (!is_gpu_) return arguments;
-    arguments.ops[4] = xla::ConvertElementType(inputs.ops[4], xla::S64);
-    arguments.xla_shapes[4] = DenseShape(xla::S64, inputs(4));
+    arguments.ops[kSequenceLengths] =
+        xla::ConvertElementType(inputs.ops[kSequenceLengths], xla::S64);
+    arguments.xla_shapes[kSequenceLengths] =
+        DenseShape(xla::S64, inputs(kSequenceLengths));
     return arguments;
   }
 
@@ -69,8 +73,7 @@ class ForwardLowering : public PassLowering {
       : PassLowering(context) {
     OP_REQUIRES_OK(context, context->GetAttr("is_training", &is_training_));
     OP_REQUIRES_OK(context, WithoutExceptions([&] {
-                     return ReadEnum(context, "algorithm", ParseRnnAlgorithm,
-                                     &algorithm_);
+                     return ReadAttr(context, "algorithm", &algorithm_);
                    }));
   }
 
@@ -81,15 +84,15 @@ class ForwardLowering : public PassLowering {
     XlaPass pass;
     TF_RETURN_IF_ERROR(ReadPass(context, inputs, is_training_, &run, &pass));
     pass.problem.algorithm = algorithm_;
-    const xla::PrimitiveType type = context->input_xla_type(0);
+    const xla::PrimitiveType type = context->input_xla_type(kInput);
     if (run.empty()) {
       // No step runs, so the states pass through unchanged.
       xla::XlaBuilder* const builder = context->builder();
       context->SetOutput(
-          0, xla::Zeros(builder, DenseShape(type, run.output_shape)));
-      context->SetOutput(1, inputs.ops[1]);
-      context->SetOutput(2, inputs.ops[2]);
-      context->SetOutput(3, xla::Zeros(builder, BytesShape(0)));
+          kOutput, xla::Zeros(builder, DenseShape(type, run.output_shape)));
+      context->SetOutput(kOutputH, inputs.ops[kInputH]);
+      context->SetOutput(kOutputC, inputs.ops[kInputC]);
+      context->SetOutput(kReserveSpace, xla::Zeros(builder, BytesShape(0)));
       return absl::OkStatus();
     }
     if (IsSingleStep(pass.problem)) {
@@ -97,11 +100,13 @@ class ForwardLowering : public PassLowering {
       const xla::PrimitiveType sums = type == xla::F64 ? xla::F64 : xla::F32;
       const SingleStepTensors after = SingleStep(
           pass.problem, {type, is_gpu() ? type : sums, sums},
-          {inputs.ops[0], inputs.ops[1], inputs.ops[2]}, inputs.ops[3]);
-      context->SetOutput(0, after.sequence);
-      context->SetOutput(1, after.h);
-      context->SetOutput(2, after.c);
-      context->SetOutput(3, xla::Zeros(context->builder(), BytesShape(0)));
+          {inputs.ops[kInput], inputs.ops[kInputH], inputs.ops[kInputC]},
+          inputs.ops[kParams]);
+      context->SetOutput(kOutput, after.sequence);
+      context->SetOutput(kOutputH, after.h);
+      context->SetOutput(kOutputC, after.c);
+      context->SetOutput(kReserveSpace,
+                         xla::Zeros(context->builder(), BytesShape(0)));
       return absl::OkStatus();
     }
     RnnBufferSizes sizes;
@@ -112,7 +117,9 @@ class ForwardLowering : public PassLowering {
              {DenseShape(type, run.output_shape), DenseShape(type, run.h_shape),
               DenseShape(type, run.c_shape), BytesShape(sizes.reserve_space),
               BytesShape(sizes.forward_workspace)});
-    for (int i = 0; i < 4; ++i) context->SetOutput(i, results[i]);
+    for (int i = 0; i <= kReserveSpace; ++i) {
+      context->SetOutput(i, results[i]);
+    }
     return absl::OkStatus();
   }
 
@@ -142,13 +149,15 @@ class BackwardLowering : public PassLowering {
     TF_RETURN_IF_ERROR(reader().CheckBackward(inputs, run));
     const int own_inputs = reader().num_inputs();
     if (run.empty()) {
-      context->SetOutput(0, xla::ZerosLike(inputs.ops[0]));
-      context->SetOutput(1, inputs.ops[own_inputs + 4]);
-      context->SetOutput(2, inputs.ops[own_inputs + 5]);
-      context->SetOutput(3, xla::ZerosLike(inputs.ops[3]));
+      context->SetOutput(kInputBackprop, xla::ZerosLike(inputs.ops[kInput]));
+      context->SetOutput(kInputHBackprop,
+                         inputs.ops[own_inputs + kOutputHBackprop]);
+      context->SetOutput(kInputCBackprop,
+                         inputs.ops[own_inputs + kOutputCBackprop]);
+      context->SetOutput(kParamsBackprop, xla::ZerosLike(inputs.ops[kParams]));
       return absl::OkStatus();
     }
-    const int reserve_space = own_inputs + 6;
+    const int reserve_space = own_inputs + kForwardReserveSpace;
     pass.reserve_space = inputs(reserve_space).num_elements();
     RnnBufferSizes sizes;
     TF_RETURN_IF_ERROR(
@@ -157,15 +166,15 @@ class BackwardLowering : public PassLowering {
         CheckShape("reserve_space", inputs(reserve_space),
                    tensorflow::TensorShape({pass.reserve_space})));
     std::vector<xla::Shape> shapes(inputs.xla_shapes.begin(),
-                                   inputs.xla_shapes.begin() + 4);
+                                   inputs.xla_shapes.begin() + kNumBackprops);
     shapes.push_back(inputs.xla_shapes[reserve_space]);
     shapes.push_back(BytesShape(sizes.backward_workspace));
     // The pass overwrites the reserve space, so it is a result too, in the same
     // memory. XLA copies it before the call if it is needed again.
     const std::vector<XlaOp> results =
         Call(context, kXlaBackward, XlaConfig(pass), ArgumentsOf(inputs),
-             shapes, {{{4}, {reserve_space, {}}}});
-    for (int i = 0; i < 4; ++i) context->SetOutput(i, results[i]);
+             shapes, {{{kUsedReserveSpace}, {reserve_space, {}}}});
+    for (int i = 0; i < kNumBackprops; ++i) context->SetOutput(i, results[i]);
     return absl::OkStatus();
   }
 };

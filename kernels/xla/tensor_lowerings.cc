@@ -10,6 +10,7 @@
 #include "kernels/keras_layout.h"
 #include "kernels/mask_shapes.h"
 #include "kernels/op_backend.h"
+#include "kernels/op_tensors.h"
 #include "kernels/param_layout.h"
 #include "kernels/xla/xla_call.h"
 
@@ -155,19 +156,20 @@ class MaskLowering : public Lowering {
   absl::Status Lower(XlaOpKernelContext* context,
                      const Inputs& inputs) override {
     RnnMask mask = mask_;
-    TF_RETURN_IF_ERROR(mask.refuses_gaps ? ReadMaskShape(inputs(0), &mask)
-                                         : ReadMaskShapes(inputs(0), inputs(1),
-                                                          owner_, &mask));
+    TF_RETURN_IF_ERROR(
+        mask.refuses_gaps
+            ? ReadMaskShape(inputs(kMask), &mask)
+            : ReadMaskShapes(inputs(kMask), inputs(kMasked), owner_, &mask));
     std::vector<xla::Shape> shapes(
         context->num_outputs(),
         DenseShape(xla::S64,
                    tensorflow::TensorShape({mask.batch_size, mask.max_time})));
-    shapes[0] =
+    shapes[kMaskLengths] =
         DenseShape(xla::S64, tensorflow::TensorShape({mask.batch_size}));
     // Of ReadMask's values, only the shape is read.
     Inputs read = inputs;
-    read.ops.resize(1);
-    read.xla_shapes.resize(1);
+    read.ops.resize(kMasked);
+    read.xla_shapes.resize(kMasked);
     int output = 0;
     for (const XlaOp result :
          Call(context, kXlaReadMask, XlaConfig(mask, owner_), read, shapes)) {
@@ -199,7 +201,7 @@ class MoveStepsLowering : public Lowering {
     StepMove move = move_;
     TF_RETURN_IF_ERROR(ReadMoveShapes(inputs, &move));
     context->SetOutput(0, Call(context, kXlaMoveSteps, XlaConfig(move), inputs,
-                               {inputs.xla_shapes[0]})[0]);
+                               {inputs.xla_shapes[kUnmoved]})[0]);
     return absl::OkStatus();
   }
 

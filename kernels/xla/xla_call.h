@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/rnn_backend.h"
@@ -24,6 +25,8 @@ struct XlaPass {
   RnnProblem problem;
   bool has_int32_lengths = false;
   int64_t num_seeds = 0;
+  // That of the plan by which the pass was compiled, by which it also runs.
+  int choice = 0;
   // The threads that the sizes of the buffers are for.
   int64_t num_threads = 1;
   int64_t reserve_space = 0;
@@ -39,74 +42,55 @@ struct XlaKerasTensors {
 
 // Each calls `visit` for every field of a call that an array has.
 template <typename Visit>
-void VisitFields(RnnSpec* spec, Visit* visit) {
-  (*visit)(&spec->rnn_mode);
-  (*visit)(&spec->num_layers);
-  (*visit)(&spec->num_units);
-  (*visit)(&spec->num_proj);
-  (*visit)(&spec->input_size);
-  (*visit)(&spec->input_mode);
-  (*visit)(&spec->direction);
-  (*visit)(&spec->bias_mode);
-  (*visit)(&spec->dropout);
-  (*visit)(&spec->cell_clip);
-  (*visit)(&spec->recurrent_dropout);
+void VisitFields(XlaPass& pass, Visit& visit) {
+  VisitFields(pass.problem, visit);
+  visit(pass.has_int32_lengths);
+  visit(pass.num_seeds);
+  visit(pass.choice);
+  visit(pass.num_threads);
+  visit(pass.reserve_space);
+  visit(pass.workspace);
 }
 template <typename Visit>
-void VisitFields(XlaPass* pass, Visit* visit) {
-  RnnProblem* const problem = &pass->problem;
-  VisitFields(&problem->spec, visit);
-  (*visit)(&problem->dtype);
-  (*visit)(&problem->max_time);
-  (*visit)(&problem->batch_size);
-  (*visit)(&problem->time_major);
-  (*visit)(&problem->has_sequence_lengths);
-  (*visit)(&problem->is_training);
-  (*visit)(&problem->algorithm);
-  (*visit)(&pass->has_int32_lengths);
-  (*visit)(&pass->num_seeds);
-  (*visit)(&pass->num_threads);
-  (*visit)(&pass->reserve_space);
-  (*visit)(&pass->workspace);
+void VisitFields(XlaKerasTensors& call, Visit& visit) {
+  VisitFields(call.spec,
+              [&](const char*, AttrOf, auto& field) { visit(field); });
+  visit(call.item_bytes);
+  visit(call.to_params);
 }
 template <typename Visit>
-void VisitFields(XlaKerasTensors* call, Visit* visit) {
-  VisitFields(&call->spec, visit);
-  (*visit)(&call->item_bytes);
-  (*visit)(&call->to_params);
+void VisitFields(RnnMask& mask, Visit& visit) {
+  visit(mask.max_time);
+  visit(mask.batch_size);
+  visit(mask.time_major);
+  visit(mask.is_reversed);
+  visit(mask.is_shared);
+  visit(mask.refuses_gaps);
 }
 template <typename Visit>
-void VisitFields(RnnMask* mask, Visit* visit) {
-  (*visit)(&mask->max_time);
-  (*visit)(&mask->batch_size);
-  (*visit)(&mask->time_major);
-  (*visit)(&mask->is_reversed);
-  (*visit)(&mask->is_shared);
-  (*visit)(&mask->refuses_gaps);
-}
-template <typename Visit>
-void VisitFields(StepMove* move, Visit* visit) {
-  (*visit)(&move->packs);
-  (*visit)(&move->repeats);
-  (*visit)(&move->time_major);
-  (*visit)(&move->is_reversed);
-  (*visit)(&move->dtype);
-  (*visit)(&move->max_time);
-  (*visit)(&move->batch_size);
-  (*visit)(&move->width);
+void VisitFields(StepMove& move, Visit& visit) {
+  visit(move.packs);
+  visit(move.repeats);
+  visit(move.time_major);
+  visit(move.is_reversed);
+  visit(move.dtype);
+  visit(move.max_time);
+  visit(move.batch_size);
+  visit(move.width);
 }
 
 struct ToIntegers {
   std::vector<int64_t> integers;
 
   template <typename T>
-  void operator()(T* field) {
-    integers.push_back(static_cast<int64_t>(*field));
-  }
-  void operator()(float* field) {
-    uint32_t bits;
-    std::memcpy(&bits, field, sizeof(bits));
-    integers.push_back(bits);
+  void operator()(const T& field) {
+    if constexpr (std::is_same_v<T, float>) {
+      uint32_t bits;
+      std::memcpy(&bits, &field, sizeof(bits));
+      integers.push_back(bits);
+    } else {
+      integers.push_back(static_cast<int64_t>(field));
+    }
   }
 };
 
@@ -114,12 +98,13 @@ struct FromIntegers {
   const int64_t* next;
 
   template <typename T>
-  void operator()(T* field) {
-    *field = static_cast<T>(*next++);
-  }
-  void operator()(float* field) {
-    const auto bits = static_cast<uint32_t>(*next++);
-    std::memcpy(field, &bits, sizeof(bits));
+  void operator()(T& field) {
+    if constexpr (std::is_same_v<T, float>) {
+      const auto bits = static_cast<uint32_t>(*next++);
+      std::memcpy(&field, &bits, sizeof(bits));
+    } else {
+      field = static_cast<T>(*next++);
+    }
   }
 };
 
@@ -128,7 +113,7 @@ struct FromIntegers {
 template <typename Call>
 std::string XlaConfig(Call call, const std::string& owner = "") {
   ToIntegers to;
-  VisitFields(&call, &to);
+  VisitFields(call, to);
   for (const char character : owner) to.integers.push_back(character);
   std::string text;
   for (const int64_t number : to.integers) {
@@ -143,7 +128,7 @@ Call XlaCallOf(const int64_t* integers, size_t size,
                std::string* owner = nullptr) {
   Call call;
   FromIntegers from = {integers};
-  VisitFields(&call, &from);
+  VisitFields(call, from);
   if (owner != nullptr) owner->assign(from.next, integers + size);
   return call;
 }

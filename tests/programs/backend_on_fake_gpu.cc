@@ -7,13 +7,16 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/gpu/algorithm_rule.h"
 #include "kernels/gpu/engine.h"
 #include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu/gpu_plan.h"
 #include "kernels/gpu/graph_cache.h"
 #include "kernels/gpu/persistent/network.h"
 #include "tests/programs/draws_and_failures.h"
@@ -23,10 +26,10 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// This algorithm has no engine, or no memory for one.
-RnnAlgorithm missing = RnnAlgorithm::kAuto;
+// This choice has no engine, or no memory for one.
+std::optional<GpuChoice> missing;
 bool lacks_memory = false;
-RnnAlgorithm last_run;
+GpuChoice last_run;
 int num_passes, num_warnings;
 // The key of the last pass that could be replayed, and whether it is captured
 // instead of enqueued.
@@ -39,11 +42,8 @@ std::map<cudnnHandle_t, CUstream> stream_of;  // Of each handle.
 // Takes the place of all engines.
 class FakeEngine : public Engine {
  public:
-  FakeEngine(RnnAlgorithm algorithm, std::string key)
-      : algorithm_(algorithm), key_(std::move(key)) {}
-  RnnAlgorithm algorithm() const override { return algorithm_; }
+  explicit FakeEngine(const GpuChoice& choice) : choice_(choice) {}
   size_t forward_workspace_size() const override { return 0; }
-  std::string Key() const override { return key_; }
   bool is_replayable() const override { return true; }
   RnnStatus Forward(const Handles& handles,
                     const RnnForwardBuffers& all) const override {
@@ -69,28 +69,27 @@ class FakeEngine : public Engine {
       last_addresses.push_back(reinterpret_cast<CUdeviceptr>(address));
     }
     Check((handles.stream == kCaptureStream) == captures, "a pass's stream");
-    if (algorithm_ < RnnAlgorithm::kResident) {
+    if (choice_.engine == GpuEngine::kCudnn) {
       Check(stream_of.at(handles.cudnn) == handles.stream, "a pass's handle");
     } else {
       Check(handles.blas != nullptr, "a pass's handle of cuBLAS");
     }
-    last_run = algorithm_;
+    last_run = choice_;
     ++num_passes;
     return {};
   }
 
-  const RnnAlgorithm algorithm_;
-  const std::string key_;
+  const GpuChoice choice_;
 };
 
-RnnStatus MakeFake(RnnAlgorithm algorithm, const std::string& key,
-                   std::unique_ptr<Engine>* engine) {
-  if (algorithm == missing) {
+RnnStatus MakeFake(const GpuChoice& choice,
+                   std::unique_ptr<const Engine>* engine) {
+  if (missing && choice == *missing) {
     return {lacks_memory ? RnnStatus::Code::kResourceExhausted
                          : RnnStatus::Code::kUnimplemented,
             "no engine"};
   }
-  *engine = std::make_unique<FakeEngine>(algorithm, key);
+  *engine = std::make_unique<FakeEngine>(choice);
   return {};
 }
 
@@ -105,18 +104,15 @@ std::string Describe(const RnnProblem& problem) {
 RnnStatus CudnnFailure(cudnnStatus_t, const char*, const RnnProblem&) {
   return {RnnStatus::Code::kInternal, "the fake cuDNN failed"};
 }
-RnnStatus CreateCudnnNetwork(const RnnProblem& problem, RnnAlgorithm algorithm,
-                             const GpuOptions& options, Session* session,
-                             std::unique_ptr<Engine>* network) {
-  CRNN_RETURN_IF_ERROR(session->MakeCudnn());
-  return MakeFake(algorithm,
-                  Session::KeyOf(problem, options) +
-                      kRnnAlgorithmNames[static_cast<int>(algorithm)],
-                  network);
+RnnStatus CreateCudnnNetwork(const RnnProblem&, CudnnAlgorithm algorithm, bool,
+                             cudnnHandle_t cudnn,
+                             std::unique_ptr<const Engine>* network) {
+  Check(stream_of.count(cudnn) == 1, "a handle that describes");
+  return MakeFake({GpuEngine::kCudnn, algorithm}, network);
 }
 RnnStatus CreateResidentNetwork(const RnnProblem&, bool,
-                                std::unique_ptr<Engine>* network) {
-  return MakeFake(RnnAlgorithm::kResident, "resident", network);
+                                std::unique_ptr<const Engine>* network) {
+  return MakeFake({GpuEngine::kResident}, network);
 }
 
 // These take the place of recording.cc and graph_cache.cc.
@@ -141,36 +137,43 @@ bool GraphCache::Replay(const ReplayablePass& pass) {
 }
 
 // The persistent kernels take few cycles or many; they run no problem, or fail
-// when they are compiled.
-enum class Kernels { kFew, kMany, kNone, kFail };
+// when they are compiled, for ever or once, or turn out to take many cycles.
+enum class Kernels { kFew, kMany, kNone, kFail, kFailOnce, kSlower };
 Kernels kernels = Kernels::kNone;
 bool has_steps = false;
 int num_kernels, num_of_steps;  // Counts of networks.
 
 namespace persistent {
 
-RnnStatus Network::EstimateCycles(const RnnProblem& problem, bool,
-                                  double* cycles, bool*) {
-  *cycles = kernels == Kernels::kMany ? 1e9 : 0.0;
-  if (kernels != Kernels::kNone && !problem.has_recurrent_dropout() &&
-      problem.spec.num_proj == 0) {
-    return {};
+Estimate Network::EstimateCycles(const RnnProblem& problem, bool,
+                                 const DeviceLimits&) {
+  Estimate estimate;
+  estimate.cycles = kernels == Kernels::kMany ? 1e9 : 0.0;
+  if (kernels == Kernels::kNone || problem.has_recurrent_dropout() ||
+      problem.spec.num_proj > 0) {
+    estimate.status = {RnnStatus::Code::kUnimplemented, "no kernels"};
   }
-  return {RnnStatus::Code::kUnimplemented, "no kernels"};
+  return estimate;
 }
-RnnStatus Network::Create(const RnnProblem&, bool, bool, bool,
-                          std::unique_ptr<Engine>* network) {
-  if (kernels == Kernels::kFail) {
-    return {RnnStatus::Code::kUnimplemented, "the kernels fail"};
+RnnStatus Network::Create(const RnnProblem&, bool, const DeviceLimits&,
+                          Estimate* estimate,
+                          std::unique_ptr<const Engine>* network) {
+  if (kernels == Kernels::kFail || kernels == Kernels::kFailOnce) {
+    const bool is_final = kernels == Kernels::kFail;
+    if (!is_final) kernels = Kernels::kFew;
+    return {
+        is_final ? RnnStatus::Code::kUnimplemented : RnnStatus::Code::kInternal,
+        "the kernels fail"};
   }
+  if (kernels == Kernels::kSlower) estimate->cycles = 1e9;
   ++num_kernels;
-  return MakeFake(RnnAlgorithm::kPersistent, "kernels", network);
+  return MakeFake({GpuEngine::kKernels}, network);
 }
 RnnStatus Network::CreateOfSteps(const RnnProblem&, bool,
-                                 std::unique_ptr<Engine>* network) {
+                                 std::unique_ptr<const Engine>* network) {
   if (!has_steps) return {RnnStatus::Code::kUnimplemented, "no steps"};
   ++num_of_steps;
-  return MakeFake(RnnAlgorithm::kPersistent, "steps", network);
+  return MakeFake({GpuEngine::kSteps}, network);
 }
 
 }  // namespace persistent
@@ -220,17 +223,18 @@ RnnStatus Run(const RnnProblem& problem, int stream, bool is_backward,
               const RnnForwardBuffers& forward = {},
               const RnnBackwardBuffers& backward = {},
               const GpuOptions& options = {}) {
-  RnnBufferSizes sizes;
+  std::shared_ptr<const RnnPlan> plan;
   GpuBackend backend(ResourcesOf(stream), options);
-  if (!is_backward) {
-    CRNN_RETURN_IF_ERROR(backend.ForwardBufferSizes(problem, &sizes));
-    return backend.Forward(problem, forward);
-  }
-  CRNN_RETURN_IF_ERROR(GpuBackend(ResourcesOf(stream), options)
-                           .ForwardBufferSizes(problem, &sizes));
+  CRNN_RETURN_IF_ERROR(backend.Plan(problem, /*choice=*/0, nullptr, &plan));
+  if (!is_backward) return backend.Forward(*plan, forward);
+  const RnnPlan* const before = plan.get();
+  RnnProblem same = problem;
+  same.algorithm = RnnAlgorithm::kAuto;  // A backward pass is not told.
   CRNN_RETURN_IF_ERROR(
-      backend.BackwardBufferSizes(problem, sizes.reserve_space, &sizes));
-  return backend.Backward(problem, backward);
+      GpuBackend(ResourcesOf(stream), options)
+          .Plan(same, ChoiceIn(plan->sizes.reserve_space), nullptr, &plan));
+  Check(plan.get() == before, "both passes have one plan");
+  return backend.Backward(*plan, backward);
 }
 
 RnnStatus Run(const RnnProblem& problem, int stream) {
@@ -242,9 +246,8 @@ RnnStatus Run(const RnnProblem& problem, int stream) {
   return status;
 }
 
-// The caller's algorithm runs, or the rule's; an engine that cannot be made is
-// replaced only if it was the rule's.
-void CheckAlgorithms(unsigned seed) {
+// The first of the rule's choices that can be had runs.
+void CheckChoices(unsigned seed) {
   generator.seed(seed);
   RnnProblem problem;
   problem.max_time = 1 + seed;  // Makes a configuration of its own.
@@ -252,47 +255,35 @@ void CheckAlgorithms(unsigned seed) {
   problem.spec.num_units = 5;
   problem.is_training = Draw(0, 1) == 1;
   // The algorithm resident does not train.
-  const int most = kNumCudnnAlgorithms - (problem.is_training ? 1 : 0);
+  const int most = problem.is_training ? 3 : 4;
   problem.algorithm = static_cast<RnnAlgorithm>(Draw(0, 1) * Draw(1, most));
   problem.is_aligned = Draw(0, 3) > 0;
-  const bool is_pinned = problem.algorithm != RnnAlgorithm::kAuto;
-  const RnnAlgorithm chosen = OtherAlgorithmFor(problem, /*allow_tf32=*/true);
-  const RnnAlgorithm next = chosen == RnnAlgorithm::kResident
-                                ? CudnnAlgorithmFor(problem, true)
-                                : RnnAlgorithm::kStandard;
-  Check(!is_pinned || chosen == problem.algorithm, "the caller's algorithm");
-  missing = Draw(0, 1) == 1 ? chosen : RnnAlgorithm::kAuto;
+  std::vector<GpuChoice> choices;
+  Check(Choices(problem, /*allow_tf32=*/true, device_limits, {}, &choices).ok(),
+        "choices");
+  if (Draw(0, 1) == 1) missing = choices[0];
   lacks_memory = Draw(0, 1) == 1;
-  if (missing == RnnAlgorithm::kStandard) missing = RnnAlgorithm::kAuto;
-  const bool is_refused = is_pinned && missing == chosen;
-  const bool is_left =
-      chosen == RnnAlgorithm::kResident && !is_pinned && !problem.is_aligned;
-  const RnnAlgorithm expected = is_left             ? RnnAlgorithm::kStandard
-                                : missing == chosen ? next
-                                                    : chosen;
+  const bool is_refused = missing && choices.size() == 1;
   for (int use = 0; use < 3; ++use) {
     Check(Run(problem, Draw(0, 2)).ok() == !is_refused, "a use");
     if (is_refused) continue;
-    Check(last_run == expected, "the algorithm");
+    Check(last_run == choices[missing ? 1 : 0], "the choice");
   }
-  missing = RnnAlgorithm::kAuto;
+  missing.reset();
   if (problem.is_training) {
-    // A backward pass may be given sizes that no forward pass of cuDNN's
-    // leaves.
-    const int of_none[] = {0, static_cast<int>(RnnAlgorithm::kResident), 77};
-    RnnBufferSizes sizes;
+    // A backward pass may be given sizes that no forward pass leaves.
+    std::shared_ptr<const RnnPlan> plan;
     Check(GpuBackend(ResourcesOf(0), GpuOptions())
-              .BackwardBufferSizes(problem, 2560 + of_none[Draw(0, 2)], &sizes)
+              .Plan(problem, Draw(0, 1) == 1 ? 77 : 8, nullptr, &plan)
               .ok(),
           "a backward pass");
-    Check(sizes.reserve_space == static_cast<size_t>(RnnAlgorithm::kStandard),
-          "what runs a size of no algorithm");
+    Check(plan->sizes.reserve_space < 8, "the plan of no choice");
   }
-  // When there is memory again, the rule's algorithm runs.
-  if (!lacks_memory || is_refused) return;
+  // When there is memory again, the rule's choice runs before long.
+  if (!lacks_memory) return;
+  for (int use = 0; use < 8; ++use) (void)Run(problem, 0);
   Check(Run(problem, 0).ok(), "a use with memory");
-  Check(last_run == (is_left ? RnnAlgorithm::kStandard : chosen),
-        "the algorithm after a lack of memory");
+  Check(last_run == choices[0], "the choice after a lack of memory");
 }
 
 // Which engine runs a problem, or why none does.
@@ -341,8 +332,8 @@ bool Warns(const RnnProblem& problem, Feature feature, Engine engine) {
 
 void CheckEngines() {
   RnnProblem problem;
-  problem.batch_size = 3000000;  // Makes a configuration of its own.
   problem.spec.num_units = 5;
+  static int64_t batch_size = 3000000;  // Makes configurations of their own.
   for (const Feature feature : {Feature::kNone, Feature::kRecurrentDropout,
                                 Feature::kLengths, Feature::kEqualProjection}) {
     problem.spec.recurrent_dropout =
@@ -350,7 +341,8 @@ void CheckEngines() {
     problem.has_sequence_lengths = feature == Feature::kLengths;
     problem.spec.num_proj =
         feature == Feature::kEqualProjection ? problem.spec.num_units : 0;
-    for (int i = 0; i < 16 * kNumRnnAlgorithms; ++i) {
+    for (size_t i = 0; i < 16 * kNames<RnnAlgorithm>.size(); ++i) {
+      problem.batch_size = ++batch_size;
       problem.algorithm = static_cast<RnnAlgorithm>(i / 16);
       problem.is_training = i / 8 % 2 == 1;
       has_steps = i / 4 % 2 == 1;
@@ -358,37 +350,78 @@ void CheckEngines() {
       being_checked = "engine " + std::to_string(i) + " with feature " +
                       std::to_string(static_cast<int>(feature));
       const Outcome expected = Expected(problem, feature);
-      const auto check = [&](const RnnStatus& status) {
+      num_kernels = num_of_steps = num_warnings = 0;
+      std::shared_ptr<const RnnPlan> plan;
+      for (int use = 0; use < 2; ++use) {
+        const RnnStatus status = GpuBackend(ResourcesOf(0), GpuOptions())
+                                     .Plan(problem, 0, nullptr, &plan);
         Check(status.ok() == (expected.engine != Engine::kNone),
               status.message);
         Check(status.message.find(expected.error) != std::string::npos,
               status.message);
+        // It is made once, and so is the failure.
         Check(num_kernels == (expected.engine == Engine::kKernels), "kernels");
         Check(num_of_steps == (expected.engine == Engine::kSteps), "steps");
         Check(num_warnings == Warns(problem, feature, expected.engine),
               "a warning");
-      };
-      num_kernels = num_of_steps = num_warnings = 0;
-      RnnBufferSizes sizes;
-      check(GpuBackend(ResourcesOf(0), GpuOptions())
-                .ForwardBufferSizes(problem, &sizes));
-      if (!problem.is_training || expected.engine == Engine::kNone) continue;
-      // The rest of the reserve space's size is the number of the algorithm. A
-      // backward pass takes it from there, and is not told otherwise.
-      const size_t reserve_space = sizes.reserve_space;
-      const bool is_ours = expected.engine != Engine::kCudnn;
-      Check((reserve_space == static_cast<size_t>(RnnAlgorithm::kPersistent)) ==
-                is_ours,
-            "the algorithm's number");
-      if (!is_ours) continue;
-      num_kernels = num_of_steps = num_warnings = 0;
-      problem.algorithm = RnnAlgorithm::kAuto;
-      sizes = {};
-      check(GpuBackend(ResourcesOf(0), GpuOptions())
-                .BackwardBufferSizes(problem, reserve_space, &sizes));
-      Check(sizes.reserve_space == reserve_space, "the reserve space");
+      }
+      if (plan == nullptr) continue;
+      const bool is_ours = expected.engine != Engine::kCudnn ||
+                           problem.algorithm == RnnAlgorithm::kResident;
+      const auto& ours = static_cast<const GpuPlan&>(*plan);
+      Check(ours.is_ours() == is_ours, "whose kernels");
+      // A plan of the same choice is the same one, also if it was forgotten.
+      std::shared_ptr<const RnnPlan> other;
+      Check(GpuBackend(ResourcesOf(0), GpuOptions())
+                    .Plan(problem, plan->choice, nullptr, &other)
+                    .ok() &&
+                other == plan,
+            "a plan by its choice");
+      problem.batch_size = ++batch_size;
+      Check(GpuBackend(ResourcesOf(0), GpuOptions())
+                    .Plan(problem, plan->choice, nullptr, &other)
+                    .ok() &&
+                other->choice == plan->choice,
+            "a new plan by its choice");
     }
   }
+  kernels = Kernels::kNone;
+}
+
+// A failure that may pass does not decide for ever, and kernels that turn out
+// to be slow are not taken.
+void CheckSecondThoughts() {
+  being_checked = "second thoughts";
+  RnnProblem problem;
+  static int64_t batch_size = 2000000;
+  problem.batch_size = ++batch_size;
+  problem.spec.num_units = 5;
+  problem.has_sequence_lengths = true;
+  has_steps = true;
+  std::shared_ptr<const RnnPlan> plan;
+  const auto engine = [&] {
+    Check(GpuBackend(ResourcesOf(0), GpuOptions())
+              .Plan(problem, 0, nullptr, &plan)
+              .ok(),
+          "a plan");
+    return static_cast<const GpuPlan&>(*plan).chosen.engine;
+  };
+  kernels = Kernels::kFailOnce;
+  Check(engine() == GpuEngine::kSteps, "steps, this time");
+  Check(engine() == GpuEngine::kKernels, "kernels, the next time");
+  problem.batch_size = ++batch_size;
+  kernels = Kernels::kSlower;
+  Check(engine() == GpuEngine::kSteps, "steps, since kernels are slow");
+  // Single steps read what the kernels have left, also if these fail later.
+  problem.batch_size = ++batch_size;
+  kernels = Kernels::kFail;
+  const int of_kernels = NumberOf({GpuEngine::kKernels});
+  Check(GpuBackend(ResourcesOf(0), GpuOptions())
+                .Plan(problem, of_kernels, nullptr, &plan)
+                .ok() &&
+            ChoiceIn(plan->sizes.reserve_space) == of_kernels,
+        "a plan that reads the reserve space");
+  has_steps = false;
   kernels = Kernels::kNone;
 }
 
@@ -396,25 +429,26 @@ void CheckEngines() {
 // whatever would run the problem.
 void CheckWrongVariable() {
   const int architecture = std::exchange(device_limits.architecture, 80);
+  ++current_device;
   RnnProblem problem;
-  problem.batch_size = 3000000;
   problem.spec.num_units = 5;
-  for (int i = 0; i < 4 * kNumRnnAlgorithms; ++i) {
+  static int64_t batch_size = 1000000;
+  for (size_t i = 0; i < 4 * kNames<RnnAlgorithm>.size(); ++i) {
+    problem.batch_size = ++batch_size;
     problem.algorithm = static_cast<RnnAlgorithm>(i / 4);
     kernels = i % 2 == 1 ? Kernels::kFew : Kernels::kNone;
     being_checked = "a wrong variable, " + std::to_string(i);
-    RnnBufferSizes sizes;
-    GpuBackend backend(ResourcesOf(0), GpuOptions());
+    std::shared_ptr<const RnnPlan> plan;
     const RnnStatus status =
-        i / 2 % 2 == 1
-            ? backend.BackwardBufferSizes(problem, 2560 + i / 4, &sizes)
-            : backend.ForwardBufferSizes(problem, &sizes);
+        GpuBackend(ResourcesOf(0), GpuOptions())
+            .Plan(problem, i / 2 % 2 == 1 ? 1 : 0, nullptr, &plan);
     Check(status.code == RnnStatus::Code::kInvalidArgument &&
               status.message.find("CUDNN_RNN_TF_IMITATE_GPU") !=
                   std::string::npos,
           "an error that names the variable: " + status.message);
   }
   device_limits.architecture = architecture;
+  ++current_device;
   kernels = Kernels::kNone;
 }
 
@@ -509,9 +543,10 @@ void CheckKeys() {
 int main(int argc, char** argv) {
   setenv("CUDNN_RNN_TF_IMITATE_GPU", "arch=90", 1);
   return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
-    cudnn_rnn_tf::CheckAlgorithms(seed);
+    cudnn_rnn_tf::CheckChoices(seed);
     cudnn_rnn_tf::CheckKeys();
     cudnn_rnn_tf::CheckEngines();
+    cudnn_rnn_tf::CheckSecondThoughts();
     cudnn_rnn_tf::CheckWrongVariable();
   });
 }

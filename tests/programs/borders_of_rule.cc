@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <iterator>
+#include <vector>
 
 #include "kernels/gpu/algorithm_rule.h"
 
@@ -70,14 +71,16 @@ Change Projection(int64_t size) {
 }
 
 void CheckAlgorithms() {
-  constexpr RnnAlgorithm kStatic = RnnAlgorithm::kPersistStatic;
-  constexpr RnnAlgorithm kSmall = RnnAlgorithm::kPersistStaticSmallH;
-  constexpr RnnAlgorithm kResident = RnnAlgorithm::kResident;
-  constexpr RnnAlgorithm kStandard = RnnAlgorithm::kStandard;
+  constexpr GpuChoice kStatic = {GpuEngine::kCudnn,
+                                 CudnnAlgorithm::kPersistStatic};
+  constexpr GpuChoice kSmall = {GpuEngine::kCudnn,
+                                CudnnAlgorithm::kPersistStaticSmallH};
+  constexpr GpuChoice kResident = {GpuEngine::kResident};
+  constexpr GpuChoice kStandard = {};
   const struct {
     const char* what;
     Change change;
-    RnnAlgorithm expected;
+    GpuChoice expected;
     bool allow_tf32 = true;
   } rows[] = {
       {"the least sizes", Sizes(1280, 32), kStatic},
@@ -110,7 +113,15 @@ void CheckAlgorithms() {
       {"a GRU", kGru, kStandard},
       {"bfloat16", kBfloat, kStandard},
       {"cuDNN's own", Algorithm(RnnAlgorithm::kCudnn), kStatic},
-      {"a pinned one", Algorithm(kStandard), kStandard},
+      {"a pinned one", Algorithm(RnnAlgorithm::kStandard), kStandard},
+      {"another pinned one", Algorithm(RnnAlgorithm::kPersistStaticSmallH),
+       kSmall},
+      {"eight that are not aligned",
+       [](RnnProblem* p) {
+         p->batch_size = 8;
+         p->is_aligned = false;
+       },
+       kStandard},
       {"eight sequences", Sizes(1280, 8), kResident},
       {"nine sequences", Sizes(1280, 9), kStandard},
       {"few in training", Both(Sizes(1280, 8), kTraining), kStandard},
@@ -120,7 +131,20 @@ void CheckAlgorithms() {
   };
   for (const auto& row : rows) {
     const RnnProblem problem = Changed(row.change);
-    Check(OtherAlgorithmFor(problem, row.allow_tf32) == row.expected, row.what);
+    std::vector<GpuChoice> choices;
+    Check(Choices(problem, row.allow_tf32, kKnownGpus[0].limits, {}, &choices)
+              .ok(),
+          row.what);
+    // Without the persistent kernels, single steps may come first.
+    const auto first = std::find_if(
+        choices.begin(), choices.end(),
+        [](const GpuChoice& each) { return each.engine != GpuEngine::kSteps; });
+    Check(*first == row.expected, row.what);
+    // What is the caller's wish has no substitute; the rule's has.
+    const bool is_wish = problem.algorithm != RnnAlgorithm::kAuto &&
+                         problem.algorithm != RnnAlgorithm::kCudnn;
+    Check(is_wish ? choices.size() == 1 : choices.back() == kStandard,
+          row.what);
   }
 }
 
@@ -205,10 +229,20 @@ void CheckSteps() {
   }
 }
 
+// A choice and its number belong together.
+void CheckNumbers() {
+  GpuChoice choice;
+  Check(!ChoiceOf(0, &choice), "no choice");
+  int count = 0;
+  while (ChoiceOf(count + 1, &choice)) Check(NumberOf(choice) == ++count, "it");
+  Check(count == 7, "seven choices");
+}
+
 }  // namespace
 }  // namespace cudnn_rnn_tf
 
 int main() {
+  cudnn_rnn_tf::CheckNumbers();
   cudnn_rnn_tf::CheckAlgorithms();
   cudnn_rnn_tf::CheckCycles();
   cudnn_rnn_tf::CheckSteps();

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/persistent/kernel.h"
 #include "kernels/gpu/session.h"
+#include "kernels/plan_cache.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
@@ -80,7 +82,11 @@ void GetPersistentKernels(int use) {
       /*is_training=*/true,  64,
       /*num_dirs=*/1,        1 + use % 50,
       /*num_layers=*/1};
-  Check(persistent::Kernel::Get(request, &kernel).ok(), "a kernel");
+  persistent::Division division;
+  Check(persistent::Kernel::Divide(request, device_limits, &division).ok() &&
+            persistent::Kernel::Get(request, device_limits, &division, &kernel)
+                .ok(),
+        "a kernel");
   Check(!persistent::KernelsText().empty(), "the kernels' text");
 }
 
@@ -96,6 +102,19 @@ void UseSessions(int use) {
   const CUstream stream = reinterpret_cast<CUstream>(uintptr_t{1} + use % 2);
   SessionPool& pool = SessionPool::Instance();
   pool.Return(0, stream, pool.Take(0, stream));
+}
+
+void UsePlans(int use) {
+  static PlanCache plans;
+  const std::string key = std::to_string(use);
+  PlanCache::Made made;
+  if (plans.Find(key, &made)) {
+    Check(made.plan->problem.max_time == use, "a plan");
+    return;
+  }
+  RnnProblem problem;
+  problem.max_time = use;
+  plans.Keep(key, {{}, std::make_shared<const RnnPlan>(problem), use % 2 == 0});
 }
 
 void LoadOnce(int) {
@@ -132,7 +151,7 @@ int main() {
   using namespace cudnn_rnn_tf;  // NOLINT: the program's own.
   has_resident_libraries = true;
   for (const auto use :
-       {GetPersistentKernels, Compile, UseSessions, LoadOnce}) {
+       {GetPersistentKernels, Compile, UseSessions, UsePlans, LoadOnce}) {
     InManyThreads(use);
   }
   std::printf("well\n");

@@ -120,22 +120,25 @@ class Network {
 
   // Enqueues a forward and a backward pass.
   void Run() {
+    std::shared_ptr<const RnnPlan> plan;
     RnnBufferSizes sizes;
     {
       GpuBackend backend(Resources(), GpuOptions());
       RnnForwardBuffers buffers;
-      Check(backend.ForwardBufferSizes(problem_, &sizes));
+      Check(backend.Plan(problem_, /*choice=*/0, /*lengths=*/nullptr, &plan));
+      sizes = plan->sizes;
       Check(sizes.reserve_space <= kMaxReserveBytes, "a large reserve space");
       FillBoth(&buffers);
       buffers.output_h = Pointer(outputs_[1].first);
       buffers.output_c = Pointer(outputs_[2].first);
       const auto workspace = memory_.Lend(sizes.forward_workspace);
       buffers.workspace = workspace.get();
-      Check(backend.Forward(problem_, buffers));
+      Check(backend.Forward(*plan, buffers));
     }
     GpuBackend backend(Resources(), GpuOptions());
     RnnBackwardBuffers buffers;
-    Check(backend.BackwardBufferSizes(problem_, sizes.reserve_space, &sizes));
+    Check(backend.Plan(problem_, ChoiceIn(sizes.reserve_space),
+                       /*lengths=*/nullptr, &plan));
     FillBoth(&buffers);
     buffers.output_backprop = Pointer(inputs_[4]);
     buffers.output_h_backprop = Pointer(inputs_[5]);
@@ -146,7 +149,7 @@ class Network {
     buffers.params_backprop = Pointer(outputs_[6].first);
     const auto workspace = memory_.Lend(sizes.backward_workspace);
     buffers.workspace = workspace.get();
-    Check(backend.Backward(problem_, buffers));
+    Check(backend.Backward(*plan, buffers));
   }
 
   // Returns what the last step has left, and then overwrites it.
@@ -237,8 +240,7 @@ void CheckPartOfACapture(CUstream stream, Memory* memory) {
       for (const CUstreamCaptureMode mode : kModes) {
         being_checked = "a part of a capture, mode " + std::to_string(mode) +
                         ", after " + std::to_string(uses_before) +
-                        " uses, algorithm " +
-                        kRnnAlgorithmNames[static_cast<int>(algorithm)];
+                        " uses, algorithm " + NameOf(algorithm);
         batch_size += 2;  // Makes a configuration of its own.
         Network network(RnnMode::kLstm, RnnDataType::kFloat32, algorithm,
                         batch_size, stream, memory);

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "kernels/gpu/cudnn/plan.h"
+#include "kernels/gpu/cudnn/description.h"
 
 int main(int, char** argv) {
   const int architecture = std::atoi(argv[1]);

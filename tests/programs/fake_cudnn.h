@@ -61,7 +61,7 @@ int IndexOf(const Number (&numbers)[kCount], Number number) {
 // One pass, and the network that runs it.
 struct FakePass {
   RnnProblem problem;
-  std::unique_ptr<Engine> network;
+  std::unique_ptr<const Engine> network;
   const std::vector<int>& lengths;
 
   FakePass(const FakeRnn& rnn, const FakeData& data, bool is_training)

@@ -19,7 +19,9 @@ namespace cudnn_rnn_tf {
 // Each program defines this function.
 GpuLibraries FakeLibraries();
 
-// The driver says this of the device.
+// The current context's device, and what the driver says of it. The driver is
+// asked once for each device.
+inline CUdevice current_device = 0;
 inline DeviceLimits device_limits = {90, 132, 232448, 65536, 16};
 
 inline CUresult DeviceGetAttribute(int* value, CUdevice_attribute attribute,
@@ -44,7 +46,7 @@ inline GpuLibraries LibrariesOfSession() {
   CudaDriver& cuda = libraries.cuda;
   cuda.cuCtxGetCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
   cuda.cuCtxGetDevice = [](CUdevice* device) {
-    *device = 0;
+    *device = current_device;
     return CUDA_SUCCESS;
   };
   cuda.cuDeviceGetAttribute = DeviceGetAttribute;
@@ -110,7 +112,9 @@ RnnStatus LoadKernelLibraries() { return LoadCompiler(); }
 
 RnnStatus CudaStatus(CUresult result, const char* what) {
   if (result == CUDA_SUCCESS) return {};
-  return {RnnStatus::Code::kInternal,
+  return {result == CUDA_ERROR_OUT_OF_MEMORY
+              ? RnnStatus::Code::kResourceExhausted
+              : RnnStatus::Code::kInternal,
           std::string("the fake GPU failed to ") + what};
 }
 

@@ -20,8 +20,6 @@ namespace cudnn_rnn_tf {
 namespace {
 
 int most_granted = 16;  // Blocks of a cluster.
-int compilations = 0;
-RnnStatus of_compiling;
 std::vector<CUlaunchAttributeID> launched;
 
 unsigned ClusterOf(const CUlaunchConfig& config) {
@@ -68,8 +66,6 @@ GpuLibraries FakeLibraries() {
 
 RnnStatus CompileKernel(const std::string&, const std::string& entry,
                         const std::vector<std::string>&, CUkernel* kernel) {
-  ++compilations;
-  CRNN_RETURN_IF_ERROR(of_compiling);
   return CudaStatus(Gpu().cuda.cuLibraryGetKernel(kernel, {}, entry.c_str()),
                     "find a kernel");
 }
@@ -89,40 +85,22 @@ KernelRequest NextRequest() {
       /*allow_tf32=*/true, batch_size % 2 == 0,   true, 256, 1, batch_size, 1};
 }
 
-void CheckFailures() {
-  Kernel kernel;
-  KernelRequest request = NextRequest();
-  of_compiling = {RnnStatus::Code::kResourceExhausted, "no memory"};
-  Check(Kernel::Get(request, &kernel).message == "no memory", "no memory");
-  of_compiling = {};
-  Check(Kernel::Get(request, &kernel).ok(), "a lack of memory passes");
-  const int before = compilations;
-  Check(Kernel::Get(request, &kernel).ok() && compilations == before,
-        "a kernel is compiled once");
-  request = NextRequest();
-  of_compiling = {RnnStatus::Code::kUnimplemented, "a bad compiler"};
-  Check(!Kernel::Get(request, &kernel).ok(), "a bad compiler");
-  of_compiling = {};
-  Check(Kernel::Get(request, &kernel).message == "a bad compiler",
-        "a compiler's failure is kept");
-  Check(compilations == before + 1, "a compiler's failure is not tried again");
-}
-
 void CheckClusters(const DeviceLimits& limits) {
   for (const int granted : {16, 8, 2, 1}) {
     most_granted = granted;
     const KernelRequest request = NextRequest();
     Kernel kernel;
-    double cycles = 0.0, later_cycles = 0.0;
-    Check(Kernel::EstimateCycles(request, &cycles).ok(), "an estimate");
-    const RnnStatus status = Kernel::Get(request, &kernel);
+    persistent::Division division;
+    Check(Kernel::Divide(request, limits, &division).ok(), "a division");
+    const double cycles = division.cycles;
+    const RnnStatus status = Kernel::Get(request, limits, &division, &kernel);
     Check(status.ok() && kernel.fits(), "a kernel: " + status.message);
     Check(!kernel.shape().is_cluster ||
               kernel.shape().team <= std::min(granted, limits.largest_cluster),
           "a cluster is no larger than what is granted");
-    Check(Kernel::EstimateCycles(request, &later_cycles).ok() &&
-              later_cycles >= cycles,
-          "the estimate is that of the kernel");
+    Check(
+        division.shape.team == kernel.shape().team && division.cycles >= cycles,
+        "the division is that of the kernel");
     launched.clear();
     persistent::BackwardArguments backward = {};
     persistent::ForwardArguments forward = {};
@@ -142,25 +120,8 @@ void CheckClusters(const DeviceLimits& limits) {
   most_granted = 16;
 }
 
-// Once a stack's clusters were refused, the stack has no estimate any more, so
-// that its layers run one after the other.
-void CheckStack() {
-  KernelRequest request = NextRequest();
-  request.is_backward = request.is_training = false;
-  request.num_units = 512;
-  request.batch_size = 16;
-  request.num_layers = 3;
-  double cycles = 0.0;
-  Kernel kernel;
-  if (!Kernel::EstimateCycles(request, &cycles).ok()) return;  // No room.
-  most_granted = 1;
-  Check(!Kernel::Get(request, &kernel).ok(), "a stack that is refused");
-  Check(!Kernel::EstimateCycles(request, &cycles).ok(), "no estimate");
-  most_granted = 16;
-}
-
-// A network does the same while it is made. The memory that it asks for tells
-// whether its layers run at the same time.
+// If a stack's clusters are refused, its layers run one after the other. The
+// memory that a network asks for tells whether they run at the same time.
 void CheckStackedNetwork(const DeviceLimits& limits) {
   RnnProblem problem;
   problem.spec.num_layers = 3;
@@ -168,33 +129,31 @@ void CheckStackedNetwork(const DeviceLimits& limits) {
   problem.dtype = RnnDataType::kFloat16;
   problem.is_training = false;
   problem.max_time = 100;
-  const auto bytes = [&](bool is_stack) {
-    std::unique_ptr<Engine> network;
-    const RnnStatus status =
-        persistent::Network::Create(problem, /*allow_tf32=*/true,
-                                    /*is_backward=*/false, is_stack, &network);
-    Check(status.ok(), "a network: " + status.message);
-    return network->forward_workspace_size();
-  };
+  problem.batch_size = 17;
   has_resident_libraries = true;
-  for (problem.batch_size = 17; problem.batch_size < 19; ++problem.batch_size) {
-    being_checked = std::to_string(problem.batch_size) + " stacked sequences";
-    const auto is_stack = [&] {
-      double cycles = 0.0;
-      bool chosen = false;
-      Check(persistent::Network::EstimateCycles(problem, true, &cycles, &chosen)
-                .ok(),
-            "an estimate");
-      return chosen;
-    };
-    if (!is_stack()) {
+  for (most_granted = 16; most_granted > 0; most_granted -= 15) {
+    being_checked = std::to_string(most_granted) + " blocks of a stack";
+    persistent::Estimate estimate =
+        persistent::Network::EstimateCycles(problem, true, limits);
+    Check(estimate.status.ok(), "an estimate");
+    if (!estimate.is_stack) {
       Check(limits.largest_cluster < 16, "room for a stack");
       break;
     }
-    most_granted = problem.batch_size == 17 ? 16 : 1;
+    const auto bytes = [&] {
+      std::unique_ptr<const Engine> network;
+      const RnnStatus status = persistent::Network::Create(
+          problem, /*allow_tf32=*/true, limits, &estimate, &network);
+      Check(status.ok(), "a network: " + status.message);
+      return network->forward_workspace_size();
+    };
+    const double cycles = estimate.cycles;
+    const size_t of_stack = bytes();
     const bool is_refused = std::min(most_granted, limits.largest_cluster) < 16;
-    Check((bytes(true) > bytes(false)) != is_refused, "layers at once");
-    Check(is_stack() != is_refused, "a choice that learns");
+    Check(estimate.is_stack != is_refused, "what the network is");
+    Check((estimate.cycles > cycles) == is_refused, "an estimate that learns");
+    estimate.is_stack = false;
+    Check((of_stack > bytes()) != is_refused, "layers at once");
   }
   has_resident_libraries = false;
   most_granted = 16;
@@ -300,8 +259,8 @@ void CheckParsing() {
 }
 
 void CheckTypes(const DeviceLimits& limits) {
-  const auto can_run = [](RnnDataType dtype) {
-    return persistent::CheckDevice(dtype).ok();
+  const auto can_run = [&](RnnDataType dtype) {
+    return persistent::CheckDevice(dtype, limits).ok();
   };
   being_checked = "types";
   Check(can_run(RnnDataType::kFloat16), "float16");
@@ -344,9 +303,7 @@ void CheckAll(const std::string& imitated) {
   CheckParsing();
   CheckTypes(limits);
   CheckClusters(limits);
-  CheckStack();
   CheckStackedNetwork(limits);
-  CheckFailures();
   CheckDivisions();
 }
 

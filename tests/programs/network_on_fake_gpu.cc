@@ -14,9 +14,9 @@
 
 #include "kernels/arena.h"
 #include "kernels/gpu/compiler.h"
+#include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/engine.h"
 #include "kernels/gpu/persistent/network.h"
-#include "kernels/gpu/session.h"
 #include "tests/programs/fake_cudnn.h"
 #include "tests/programs/fake_resident.h"
 
@@ -124,12 +124,11 @@ extern "C" const char* persistent_error(int64_t num_units, int64_t max_time) {
   problem.max_time = max_time;
   problem.batch_size = 1;
   problem.is_training = true;
-  double cycles;
-  bool is_stack;
+  DeviceLimits limits;
+  Check(ReadLimits(&limits).ok(), "the limits");
   static std::string message;
   message =
-      persistent::Network::EstimateCycles(problem, true, &cycles, &is_stack)
-          .message;
+      persistent::Network::EstimateCycles(problem, true, limits).status.message;
   return message.c_str();
 }
 
@@ -177,19 +176,11 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   spec.cell_clip = *rates++;
 
   static std::string message;
-  Session session(nullptr);
-  std::unique_ptr<Engine> network;
+  std::unique_ptr<const Engine> network;
   const auto create = [&]() -> RnnStatus {
     if (engine == 1) {
-      GpuOptions options;
-      options.allow_tf32 = allows_tf32;
-      std::unique_ptr<Engine> other;
-      CRNN_RETURN_IF_ERROR(CreateCudnnNetwork(
-          problem, RnnAlgorithm::kPersistStatic, options, &session, &other));
-      CRNN_RETURN_IF_ERROR(CreateCudnnNetwork(problem, RnnAlgorithm::kStandard,
-                                              options, &session, &network));
-      Check(network->Key() != other->Key(), "keys of algorithms");
-      return {};
+      return CreateCudnnNetwork(problem, CudnnAlgorithm::kStandard, allows_tf32,
+                                /*cudnn=*/nullptr, &network);
     }
     if (engine == 2) {
       return CreateResidentNetwork(problem, allows_tf32, &network);

@@ -1,15 +1,14 @@
 // Runs a network's passes with cuDNN.
 #include <memory>
 #include <mutex>
-#include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/arena.h"
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/compiler.h"
-#include "kernels/gpu/cudnn/plan.h"
+#include "kernels/gpu/cudnn/description.h"
 #include "kernels/gpu/engine.h"
-#include "kernels/gpu/session.h"
 #include "kernels/gpu/time_major.h"
 
 namespace cudnn_rnn_tf {
@@ -32,19 +31,21 @@ template <typename Buffers>
 struct CudnnBuffers : TimeMajorBuffers<Buffers> {
   void* dropout_states = nullptr;
 
-  CudnnBuffers(const CudnnPlan& plan, const Buffers& callers)
-      : TimeMajorBuffers<Buffers>(plan.problem(), callers) {
-    this->workspace = this->arena.template Take<char>(plan.workspace_size());
-    if (plan.uses_dropout()) {
+  CudnnBuffers(const CudnnDescription& described, const Buffers& callers)
+      : TimeMajorBuffers<Buffers>(described.problem(), callers) {
+    this->workspace =
+        this->arena.template Take<char>(described.workspace_size());
+    if (described.uses_dropout()) {
       dropout_states =
-          this->arena.template Take<char>(plan.dropout_states_size());
+          this->arena.template Take<char>(described.dropout_states_size());
     }
   }
 };
 
 struct CudnnForward : CudnnBuffers<RnnForwardBuffers> {
-  CudnnForward(const CudnnPlan& plan, const RnnForwardBuffers& callers)
-      : CudnnBuffers(plan, callers) {
+  CudnnForward(const CudnnDescription& described,
+               const RnnForwardBuffers& callers)
+      : CudnnBuffers(described, callers) {
     LayOut(this);
   }
 };
@@ -53,8 +54,9 @@ struct CudnnBackward : CudnnBuffers<RnnBackwardBuffers> {
   // Those before the gradients of parameters.
   Copies before_params;
 
-  CudnnBackward(const CudnnPlan& plan, const RnnBackwardBuffers& callers)
-      : CudnnBuffers(plan, callers), before_params(plan.problem()) {
+  CudnnBackward(const CudnnDescription& described,
+                const RnnBackwardBuffers& callers)
+      : CudnnBuffers(described, callers), before_params(described.problem()) {
     output = before.In(output, all.steps, all.output, &arena);
     output_backprop = before.In(output_backprop, all.steps, all.output, &arena);
     input_h = before.In(input_h, all.states, all.h, &arena);
@@ -73,45 +75,51 @@ struct CudnnBackward : CudnnBuffers<RnnBackwardBuffers> {
 // in another order, which come before its first call.
 template <typename Buffers>
 RnnStatus Begin(const Handles& handles, const Buffers& callers,
-                const CudnnBuffers<Buffers>& buffers, CudnnPlan* plan) {
-  if (plan->problem().has_sequence_lengths) {
+                const CudnnBuffers<Buffers>& buffers,
+                CudnnDescription* described) {
+  if (described->problem().has_sequence_lengths) {
     CRNN_RETURN_IF_ERROR(
-        plan->SetSequenceLengths(callers.sequence_lengths.on_host));
+        described->SetSequenceLengths(callers.sequence_lengths.on_host));
   }
-  if (plan->uses_dropout()) {
+  if (described->uses_dropout()) {
     CRNN_RETURN_IF_ERROR(
-        plan->AttachDropout(handles.cudnn, buffers.dropout_states));
+        described->AttachDropout(handles.cudnn, buffers.dropout_states));
   }
   return buffers.before.Enqueue(handles.stream);
 }
 
 class CudnnNetwork : public Engine {
  public:
-  CudnnNetwork(std::string key, RnnAlgorithm algorithm, CudnnPlan* plan)
-      : key_(std::move(key)), algorithm_(algorithm), plan_(*plan) {}
+  CudnnNetwork(const RnnProblem& problem, CudnnAlgorithm algorithm,
+               bool allow_tf32)
+      : problem_(problem), algorithm_(algorithm), allow_tf32_(allow_tf32) {}
 
-  RnnAlgorithm algorithm() const override { return algorithm_; }
-  size_t reserve_size() const override {
-    return CeilDiv(plan_.reserve_size(), Arena::kAlign) * Arena::kAlign;
+  // Describes the problem for the first time, which may fail.
+  RnnStatus Build(cudnnHandle_t cudnn) {
+    Lent lent(*this);
+    CRNN_RETURN_IF_ERROR(lent.Take(cudnn));
+    reserve_size_ =
+        CeilDiv(lent->reserve_size(), Arena::kAlign) * Arena::kAlign;
+    forward_workspace_size_ = CudnnForward(*lent, {}).arena.used();
+    backward_workspace_size_ = CudnnBackward(*lent, {}).arena.used();
+    return {};
   }
+  size_t reserve_size() const override { return reserve_size_; }
   size_t forward_workspace_size() const override {
-    return CudnnForward(plan_, {}).arena.used();
+    return forward_workspace_size_;
   }
   size_t backward_workspace_size() const override {
-    return CudnnBackward(plan_, {}).arena.used();
-  }
-  std::string Key() const override {
-    return key_ + kRnnAlgorithmNames[static_cast<int>(algorithm_)];
+    return backward_workspace_size_;
   }
   // cuDNN chooses its kernels by the sequence lengths.
-  bool is_replayable() const override {
-    return !plan_.problem().has_sequence_lengths;
-  }
+  bool is_replayable() const override { return !problem_.has_sequence_lengths; }
   RnnStatus StoreLengthsAndSeed(
       const Handles& handles, const RnnForwardBuffers& callers) const override {
-    if (!plan_.uses_dropout()) return {};
-    const CudnnForward buffers(plan_, callers);
-    return plan_.SeedDropout(handles.cudnn, buffers.dropout_states,
+    if (!problem_.has_dropout_between_layers()) return {};
+    Lent lent(*this);
+    CRNN_RETURN_IF_ERROR(lent.Take(handles.cudnn));
+    const CudnnForward buffers(*lent, callers);
+    return lent->SeedDropout(handles.cudnn, buffers.dropout_states,
                              MixSeeds(buffers.seed));
   }
   // Batch-major data are copied into cuDNN's order and back, in the workspace:
@@ -119,22 +127,23 @@ class CudnnNetwork : public Engine {
   RnnStatus Forward(const Handles& handles,
                     const RnnForwardBuffers& callers) const override {
     const std::lock_guard<std::mutex> lock(EnqueueLock(handles.stream));
-    const CudnnForward buffers(plan_, callers);
+    Lent lent(*this);
+    CRNN_RETURN_IF_ERROR(lent.Take(handles.cudnn));
+    const CudnnForward buffers(*lent, callers);
     const CUstream stream = handles.stream;
-    const RnnProblem& problem = plan_.problem();
-    CRNN_RETURN_IF_ERROR(Begin(handles, callers, buffers, &plan_));
+    CRNN_RETURN_IF_ERROR(Begin(handles, callers, buffers, &*lent));
     CRNN_RETURN_IF_CUDNN_ERROR(
         Gpu().cudnn.cudnnRNNForward(
-            handles.cudnn, plan_.rnn(),
-            problem.is_training ? CUDNN_FWD_MODE_TRAINING
-                                : CUDNN_FWD_MODE_INFERENCE,
-            /*devSeqLengths=*/nullptr, plan_.input(), buffers.input,
-            plan_.output(), buffers.output, plan_.h(), buffers.input_h,
-            buffers.output_h, plan_.c(), buffers.input_c, buffers.output_c,
-            plan_.weight_space_size(), buffers.params, plan_.workspace_size(),
-            buffers.workspace, problem.is_training ? plan_.reserve_size() : 0,
-            problem.is_training ? buffers.reserve_space : nullptr),
-        problem);
+            handles.cudnn, lent->rnn(),
+            problem_.is_training ? CUDNN_FWD_MODE_TRAINING
+                                 : CUDNN_FWD_MODE_INFERENCE,
+            /*devSeqLengths=*/nullptr, lent->input(), buffers.input,
+            lent->output(), buffers.output, lent->h(), buffers.input_h,
+            buffers.output_h, lent->c(), buffers.input_c, buffers.output_c,
+            lent->weight_space_size(), buffers.params, lent->workspace_size(),
+            buffers.workspace, problem_.is_training ? lent->reserve_size() : 0,
+            problem_.is_training ? buffers.reserve_space : nullptr),
+        problem_);
     CRNN_RETURN_IF_ERROR(buffers.after.Enqueue(stream));
     return CopyStatesOfEmptySequences(
         stream, callers.sequence_lengths.on_host,
@@ -144,34 +153,35 @@ class CudnnNetwork : public Engine {
   RnnStatus Backward(const Handles& handles,
                      const RnnBackwardBuffers& callers) const override {
     const std::lock_guard<std::mutex> lock(EnqueueLock(handles.stream));
-    const CudnnBackward buffers(plan_, callers);
+    Lent lent(*this);
+    CRNN_RETURN_IF_ERROR(lent.Take(handles.cudnn));
+    const CudnnBackward buffers(*lent, callers);
     const CUstream stream = handles.stream;
-    const RnnProblem& problem = plan_.problem();
-    CRNN_RETURN_IF_ERROR(Begin(handles, callers, buffers, &plan_));
+    CRNN_RETURN_IF_ERROR(Begin(handles, callers, buffers, &*lent));
     CRNN_RETURN_IF_CUDNN_ERROR(
         Gpu().cudnn.cudnnRNNBackwardData_v8(
-            handles.cudnn, plan_.rnn(), /*devSeqLengths=*/nullptr,
-            plan_.output(), buffers.output, buffers.output_backprop,
-            plan_.input(), buffers.input_backprop, plan_.h(), buffers.input_h,
-            buffers.output_h_backprop, buffers.input_h_backprop, plan_.c(),
+            handles.cudnn, lent->rnn(), /*devSeqLengths=*/nullptr,
+            lent->output(), buffers.output, buffers.output_backprop,
+            lent->input(), buffers.input_backprop, lent->h(), buffers.input_h,
+            buffers.output_h_backprop, buffers.input_h_backprop, lent->c(),
             buffers.input_c, buffers.output_c_backprop,
-            buffers.input_c_backprop, plan_.weight_space_size(), buffers.params,
-            plan_.workspace_size(), buffers.workspace, plan_.reserve_size(),
+            buffers.input_c_backprop, lent->weight_space_size(), buffers.params,
+            lent->workspace_size(), buffers.workspace, lent->reserve_size(),
             buffers.reserve_space),
-        problem);
+        problem_);
     CRNN_RETURN_IF_ERROR(buffers.after.Enqueue(stream));
     CRNN_RETURN_IF_ERROR(buffers.before_params.Enqueue(stream));
     CRNN_RETURN_IF_ERROR(EnqueueFill(stream, buffers.params_backprop, 0,
-                                     plan_.weight_space_size()));
+                                     lent->weight_space_size()));
     CRNN_RETURN_IF_CUDNN_ERROR(
         Gpu().cudnn.cudnnRNNBackwardWeights_v8(
-            handles.cudnn, plan_.rnn(), CUDNN_WGRAD_MODE_ADD,
-            /*devSeqLengths=*/nullptr, plan_.input(), buffers.input, plan_.h(),
-            buffers.input_h, plan_.output(), buffers.output,
-            plan_.weight_space_size(), buffers.params_backprop,
-            plan_.workspace_size(), buffers.workspace, plan_.reserve_size(),
+            handles.cudnn, lent->rnn(), CUDNN_WGRAD_MODE_ADD,
+            /*devSeqLengths=*/nullptr, lent->input(), buffers.input, lent->h(),
+            buffers.input_h, lent->output(), buffers.output,
+            lent->weight_space_size(), buffers.params_backprop,
+            lent->workspace_size(), buffers.workspace, lent->reserve_size(),
             buffers.reserve_space),
-        problem);
+        problem_);
     return CopyStatesOfEmptySequences(
         stream, callers.sequence_lengths.on_host,
         {{buffers.all.h, callers.output_h_backprop, callers.input_h_backprop},
@@ -179,6 +189,43 @@ class CudnnNetwork : public Engine {
   }
 
  private:
+  // A description that one pass uses at a time, since each describes its
+  // lengths anew. It goes back to the network's idle ones.
+  class Lent {
+   public:
+    explicit Lent(const CudnnNetwork& network) : network_(network) {}
+    ~Lent() {
+      if (described_ == nullptr) return;
+      const std::lock_guard<std::mutex> lock(network_.mutex_);
+      network_.idle_.push_back(std::move(described_));
+    }
+    Lent(const Lent&) = delete;
+    Lent& operator=(const Lent&) = delete;
+
+    RnnStatus Take(cudnnHandle_t cudnn) {
+      {
+        const std::lock_guard<std::mutex> lock(network_.mutex_);
+        if (!network_.idle_.empty()) {
+          described_ = std::move(network_.idle_.back());
+          network_.idle_.pop_back();
+          return {};
+        }
+        network_.idle_.reserve(++network_.num_described_);
+      }
+      auto made = std::make_unique<CudnnDescription>(network_.problem_);
+      CRNN_RETURN_IF_ERROR(
+          made->Build(cudnn, network_.algorithm_, network_.allow_tf32_));
+      described_ = std::move(made);
+      return {};
+    }
+    CudnnDescription& operator*() const { return *described_; }
+    CudnnDescription* operator->() const { return described_.get(); }
+
+   private:
+    const CudnnNetwork& network_;
+    std::unique_ptr<CudnnDescription> described_;
+  };
+
   // States of one kind and where they go, in the caller's layout.
   struct States {
     int64_t size;
@@ -190,25 +237,24 @@ class CudnnNetwork : public Engine {
   // alike.
   RnnStatus CopyStatesOfEmptySequences(CUstream stream, const int32_t* lengths,
                                        const States (&kinds)[2]) const {
-    const RnnProblem& problem = plan_.problem();
-    if (!problem.has_sequence_lengths) return {};
-    const int64_t rows = problem.spec.num_pseudo_layers();
-    const int64_t batch = problem.batch_size;
+    if (!problem_.has_sequence_lengths) return {};
+    const int64_t rows = problem_.spec.num_pseudo_layers();
+    const int64_t batch = problem_.batch_size;
     for (int64_t begin = 0, end; begin < batch; begin = end + 1) {
       end = begin;
       while (end < batch && lengths[end] == 0) ++end;
       for (const auto& [size, from, to] : kinds) {
         if (end == begin || size == 0) continue;
-        const size_t item = size * SizeOf(problem.dtype);
-        const size_t offset = begin * item * (problem.time_major ? 1 : rows);
+        const size_t item = size * SizeOf(problem_.dtype);
+        const size_t offset = begin * item * (problem_.time_major ? 1 : rows);
         CUDA_MEMCPY2D copy = {};
         copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
         copy.srcDevice = reinterpret_cast<CUdeviceptr>(from) + offset;
         copy.dstDevice = reinterpret_cast<CUdeviceptr>(to) + offset;
         copy.srcPitch = copy.dstPitch =
-            item * (problem.time_major ? batch : rows);
-        copy.WidthInBytes = item * (problem.time_major ? end - begin : rows);
-        copy.Height = problem.time_major ? rows : end - begin;
+            item * (problem_.time_major ? batch : rows);
+        copy.WidthInBytes = item * (problem_.time_major ? end - begin : rows);
+        copy.Height = problem_.time_major ? rows : end - begin;
         CRNN_RETURN_IF_ERROR(CudaStatus(
             Gpu().cuda.cuMemcpy2DAsync(&copy, stream), "copy states"));
       }
@@ -216,27 +262,25 @@ class CudnnNetwork : public Engine {
     return {};
   }
 
-  const std::string key_;
-  const RnnAlgorithm algorithm_;
-  CudnnPlan& plan_;
+  const RnnProblem problem_;
+  const CudnnAlgorithm algorithm_;
+  const bool allow_tf32_;
+  size_t reserve_size_ = 0, forward_workspace_size_ = 0,
+         backward_workspace_size_ = 0;
+  mutable std::mutex mutex_;
+  mutable size_t num_described_ = 0;
+  mutable std::vector<std::unique_ptr<CudnnDescription>> idle_;
 };
 
 }  // namespace
 
-RnnStatus CreateCudnnNetwork(const RnnProblem& problem, RnnAlgorithm algorithm,
-                             const GpuOptions& options, Session* session,
-                             std::unique_ptr<Engine>* network) {
-  CRNN_RETURN_IF_ERROR(session->MakeCudnn());
-  Session::Plans* const plans = session->PlansFor(problem, options);
-  std::unique_ptr<CudnnPlan>& made = plans->made[static_cast<int>(algorithm)];
-  if (made == nullptr) {
-    auto plan = std::make_unique<CudnnPlan>(problem);
-    CRNN_RETURN_IF_ERROR(
-        plan->Build(session->handles().cudnn, algorithm, options.allow_tf32));
-    made = std::move(plan);
-  }
-  *network = std::make_unique<CudnnNetwork>(Session::KeyOf(problem, options),
-                                            algorithm, made.get());
+RnnStatus CreateCudnnNetwork(const RnnProblem& problem,
+                             CudnnAlgorithm algorithm, bool allow_tf32,
+                             cudnnHandle_t cudnn,
+                             std::unique_ptr<const Engine>* network) {
+  auto made = std::make_unique<CudnnNetwork>(problem, algorithm, allow_tf32);
+  CRNN_RETURN_IF_ERROR(made->Build(cudnn));
+  *network = std::move(made);
   return {};
 }
 

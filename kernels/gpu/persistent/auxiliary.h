@@ -28,10 +28,14 @@ class Auxiliary {
   // The places of a unit in an array of gates.
   int slots() const { return slots_; }
 
-  // Compiles the kernels, unless that was done before.
-  RnnStatus Compile() const {
-    CUkernel kernel;
-    return Get("store_seed", &kernel);
+  // Gets the kernels, which are compiled unless that was done before, and
+  // without which nothing else may be called.
+  RnnStatus Compile() {
+    for (int i = 0; i < kNumEntries; ++i) {
+      CRNN_RETURN_IF_ERROR(CompileKernel("auxiliary.cu", kEntries[i],
+                                         {TypeMacro(dtype_)}, &kernels_[i]));
+    }
+    return {};
   }
 
   // These store what the host knows, in device memory.
@@ -41,54 +45,54 @@ class Auxiliary {
     for (int first = 0; first < batch_; first += HostLengths::kMax) {
       const int count = std::min(HostLengths::kMax, batch_ - first);
       std::copy_n(lengths + first, count, part.of);
-      CRNN_RETURN_IF_ERROR(Enqueue("store_lengths", stream, GridOver(count),
-                                   part, count, to + first));
+      CRNN_RETURN_IF_ERROR(Enqueue(kStoreLengths, stream, GridOver(count), part,
+                                   count, to + first));
     }
     return {};
   }
   RnnStatus StoreSeed(CUstream stream, const uint64_t seed[2],
                       uint64_t* to) const {
-    return Enqueue("store_seed", stream, {1, 32}, seed[0], seed[1], to);
+    return Enqueue(kStoreSeed, stream, {1, 32}, seed[0], seed[1], to);
   }
   // The following take what they read from device memory.
   RnnStatus OrderSequences(CUstream stream, const int64_t* given, int* lengths,
                            int* order) const {
     const int threads =
         std::min<int>(CeilDiv(batch_, 32) * 32, kOrderingThreads);
-    return Enqueue("order_sequences", stream, {1, threads}, given, batch_,
-                   steps_, lengths, order);
+    return Enqueue(kOrderSequences, stream, {1, threads}, given, batch_, steps_,
+                   lengths, order);
   }
   RnnStatus ApplyDropout(CUstream stream, const Sequences& sequences,
                          int64_t width, int64_t layer, const uint64_t* seed,
                          void* values) const {
     const int64_t count = Rows() * width;
-    return Enqueue("apply_dropout", stream, GridOver(count), sequences, count,
+    return Enqueue(kApplyDropout, stream, GridOver(count), sequences, count,
                    static_cast<int>(width), static_cast<int>(layer), seed,
                    DropoutThreshold(rate_), rate_, values);
   }
   RnnStatus SpreadInputs(CUstream stream, const void* inputs, void* to) const {
     const int64_t count = Rows() * units_;
-    return Enqueue("spread_inputs", stream, GridOver(count), count, units_,
+    return Enqueue(kSpreadInputs, stream, GridOver(count), count, units_,
                    gates_, slots_, inputs, to);
   }
   RnnStatus GatherInputs(CUstream stream, const void* of_forward,
                          const void* of_backward, void* to) const {
     const int64_t count = Rows() * units_;
-    return Enqueue("gather_inputs", stream, GridOver(count), count, units_,
+    return Enqueue(kGatherInputs, stream, GridOver(count), count, units_,
                    gates_, slots_, of_forward, of_backward, to);
   }
   RnnStatus CopyWithoutPadding(CUstream stream, const Sequences& sequences,
                                int64_t width, const void* from,
                                void* to) const {
     const int64_t count = Rows() * width;
-    return Enqueue("copy_without_padding", stream, GridOver(count), sequences,
+    return Enqueue(kCopyWithoutPadding, stream, GridOver(count), sequences,
                    count, static_cast<int>(width), from, to);
   }
   RnnStatus TransposeSteps(CUstream stream, const Sequences& sequences,
                            int64_t width, int64_t pitch, const void* from,
                            void* to) const {
     const int64_t tiles = CeilDiv(Rows(), 32) * CeilDiv(width, 32);
-    return Enqueue("transpose_steps", stream,
+    return Enqueue(kTransposeSteps, stream,
                    {std::min(tiles, kMaxBlocksOfNumbers), 32, 8}, sequences,
                    Rows(), static_cast<int>(width), pitch, from, to);
   }
@@ -96,33 +100,49 @@ class Auxiliary {
   RnnStatus SumBiases(CUstream stream, const void* sums, int rows,
                       void* input_bias, void* recurrent_bias) const {
     const int recurrent_slot = (splits_gate_ ? slots_ : gates_) - 1;
-    return Enqueue("sum_biases", stream, {CeilDiv(slots_ * units_, 32), 32, 8},
+    return Enqueue(kSumBiases, stream, {CeilDiv(slots_ * units_, 32), 32, 8},
                    sums, rows, units_, gates_, slots_, recurrent_slot,
                    input_bias, recurrent_bias);
   }
   RnnStatus AddParts(CUstream stream, int64_t count, int64_t num_parts,
                      const void* parts, void* to) const {
-    return Enqueue("add_parts", stream, GridOver(count), count,
+    return Enqueue(kAddParts, stream, GridOver(count), count,
                    static_cast<int>(num_parts), parts, to);
   }
 
  private:
+  enum Entry {
+    kStoreLengths,
+    kStoreSeed,
+    kOrderSequences,
+    kApplyDropout,
+    kSpreadInputs,
+    kGatherInputs,
+    kCopyWithoutPadding,
+    kTransposeSteps,
+    kSumBiases,
+    kAddParts,
+    kNumEntries
+  };
+  static constexpr const char* kEntries[kNumEntries] = {
+      "store_lengths",        "store_seed",
+      "order_sequences",      "apply_dropout",
+      "spread_inputs",        "gather_inputs",
+      "copy_without_padding", "transpose_steps",
+      "sum_biases",           "add_parts"};
+
   int64_t Rows() const { return int64_t{batch_} * steps_; }
-  RnnStatus Get(const char* entry, CUkernel* kernel) const {
-    return CompileKernel("auxiliary.cu", entry, {TypeMacro(dtype_)}, kernel);
-  }
   template <typename... Arguments>
-  RnnStatus Enqueue(const char* entry, CUstream stream, const Grid& grid,
+  RnnStatus Enqueue(Entry entry, CUstream stream, const Grid& grid,
                     const Arguments&... arguments) const {
-    CUkernel kernel;
-    CRNN_RETURN_IF_ERROR(Get(entry, &kernel));
-    return Launch(kernel, stream, grid, arguments...);
+    return Launch(kernels_[entry], stream, grid, arguments...);
   }
 
   const RnnDataType dtype_;
   const int batch_, steps_, units_, gates_, slots_;
   const bool splits_gate_;
   const float rate_;
+  CUkernel kernels_[kNumEntries] = {};
 };
 
 }  // namespace persistent

@@ -4,7 +4,6 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DIVISION_H_
 
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "kernels/gpu/device_limits.h"
@@ -26,15 +25,6 @@ struct KernelRequest {
   int num_dirs;
   int batch_size;
   int num_layers;  // 1, or the layers of a stack, which run at once.
-
-  bool operator<(const KernelRequest& other) const {
-    const auto fields = [](const KernelRequest& all) {
-      return std::tie(all.rnn_mode, all.dtype, all.allow_tf32, all.is_backward,
-                      all.is_training, all.num_units, all.num_dirs,
-                      all.batch_size, all.num_layers);
-    };
-    return fields(*this) < fields(other);
-  }
 };
 
 // A way to run a layer or a stack, and an estimate of the cycles that a step of

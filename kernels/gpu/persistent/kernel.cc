@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <future>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/compiler.h"
-#include "kernels/gpu/maps.h"
+#include "kernels/maps.h"
 #include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
@@ -20,34 +18,10 @@ namespace {
 // for.
 constexpr int kPortableCluster = 8;
 
-// It says what is asked for, on which device.
-using Key = std::pair<CUdevice, KernelRequest>;
-
-// The division of a layer and, once it was compiled, the kernel or the failure,
-// if that is final.
-struct Used {
-  RnnStatus status;
-  Division division = {};
-  bool is_compiled = false;
-  Kernel kernel;
-};
-
-// Programs whose batch sizes keep changing make ever more of these, though they
-// share kernels.
-Known<Key, Used>& UsedKernels() {
-  static NeverDestroyed<Known<Key, Used>> used;
-  return *used;
-}
-
 // A text for each kernel that was used, and why it failed if it did.
 Known<std::string, std::string>& Texts() {
   static NeverDestroyed<Known<std::string, std::string>> texts;
   return *texts;
-}
-
-RnnStatus KeyOf(const KernelRequest& request, Key* key) {
-  key->second = request;
-  return CurrentDevice(&key->first);
 }
 
 std::string Describe(const KernelRequest& request, const Shape& shape,
@@ -71,35 +45,16 @@ std::string Describe(const KernelRequest& request, const Shape& shape,
          std::to_string(limits.architecture);
 }
 
-// Tells whether a kernel would fail again. A lack of memory passes, and
-// libraries that are missing may appear.
-bool IsFinal(const RnnStatus& status) {
-  return status.code != RnnStatus::Code::kResourceExhausted &&
-         status.code != RnnStatus::Code::kFailedPrecondition;
-}
-
-// Finds what is known of a kernel, whose key it sets. If nothing is known,
-// decides how the layer is divided.
-RnnStatus FindOrDivide(const KernelRequest& request, Key* key, Used* used) {
-  CRNN_RETURN_IF_ERROR(KeyOf(request, key));
-  if (!UsedKernels().Find(*key, used)) {
-    std::vector<Division> divisions;
-    used->status = Kernel::Divide(request, &divisions);
-    if (used->status.ok()) used->division = *ChooseDivision(divisions);
-    if (IsFinal(used->status)) UsedKernels().Replace(*key, *used);
-  }
-  return used->status;
-}
-
 // Compiles the kernel of the division or, if the device does not grant its
 // teams, of the next best one with smaller teams, which `division` is set to.
-RnnStatus CompileBest(const KernelRequest& request, Division* division,
-                      Kernel* kernel) {
+RnnStatus CompileBest(const KernelRequest& request, const DeviceLimits& limits,
+                      Division* division, Kernel* kernel) {
   std::vector<Division> left;
   for (;;) {
-    CRNN_RETURN_IF_ERROR(Kernel::Compile(request, division->shape, kernel));
+    CRNN_RETURN_IF_ERROR(
+        Kernel::Compile(request, limits, division->shape, kernel));
     if (kernel->fits()) return {};
-    if (left.empty()) CRNN_RETURN_IF_ERROR(Kernel::Divide(request, &left));
+    if (left.empty()) left = Divisions(request, limits);
     const Shape refused = division->shape;
     left.erase(std::remove_if(left.begin(), left.end(),
                               [&](const Division& each) {
@@ -124,9 +79,7 @@ std::string KernelsText() {
   return all;
 }
 
-RnnStatus CheckDevice(RnnDataType dtype) {
-  DeviceLimits limits;
-  CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
+RnnStatus CheckDevice(RnnDataType dtype, const DeviceLimits& limits) {
   if (limits.architecture < 75) {
     return Unsupported("on this GPU: it needs compute capability 7.5");
   }
@@ -137,24 +90,23 @@ RnnStatus CheckDevice(RnnDataType dtype) {
 }
 
 RnnStatus Kernel::Divide(const KernelRequest& request,
-                         std::vector<Division>* divisions) {
-  DeviceLimits limits;
-  CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
-  *divisions = Divisions(request, limits);
-  if (divisions->empty()) {
+                         const DeviceLimits& limits, Division* division) {
+  const std::vector<Division> divisions = Divisions(request, limits);
+  const Division* const best = ChooseDivision(divisions);
+  if (best == nullptr) {
     return Unsupported("layers of " + std::to_string(request.num_units) +
                        " units of this type: the weights do not fit the GPU's "
                        "multiprocessors");
   }
+  *division = *best;
   return {};
 }
 
-RnnStatus Kernel::Compile(const KernelRequest& request, const Shape& shape,
+RnnStatus Kernel::Compile(const KernelRequest& request,
+                          const DeviceLimits& limits, const Shape& shape,
                           Kernel* kernel) {
   CUdevice device;
-  DeviceLimits limits;
   CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
-  CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
   kernel->shape_ = shape;
   kernel->is_backward_ = request.is_backward;
   kernel->has_clusters_ = LargestCluster(limits.architecture) > 1;
@@ -207,60 +159,12 @@ RnnStatus Kernel::Compile(const KernelRequest& request, const Shape& shape,
   return {};
 }
 
-RnnStatus Kernel::EstimateCycles(const KernelRequest& request, double* cycles) {
-  Key key;
-  Used used;
-  CRNN_RETURN_IF_ERROR(FindOrDivide(request, &key, &used));
-  *cycles = used.division.cycles;
-  return {};
-}
-
-RnnStatus Kernel::Get(const KernelRequest& request, Kernel* kernel) {
-  Key key;
-  Used used;
-  CRNN_RETURN_IF_ERROR(FindOrDivide(request, &key, &used));
-  if (!used.is_compiled) {
-    used.is_compiled = true;
-    used.status = CompileBest(request, &used.division, &used.kernel);
-    if (IsFinal(used.status)) UsedKernels().Replace(key, used);
-    DeviceLimits limits;
-    CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
-    Texts().Replace(Describe(request, used.division.shape, limits),
-                    used.status.ok() ? "" : ": " + used.status.message);
-  }
-  *kernel = used.kernel;
-  return used.status;
-}
-
-RnnStatus Kernel::GetBoth(const KernelRequest& request,
-                          const KernelRequest& other, Kernel* kernel) {
-  Key key;
-  Used used;
-  CRNN_RETURN_IF_ERROR(KeyOf(other, &key));
-  if (UsedKernels().Find(key, &used) && used.is_compiled) {
-    CRNN_RETURN_IF_ERROR(used.status);
-    return Get(request, kernel);
-  }
-  CUcontext context;
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Gpu().cuda.cuCtxGetCurrent(&context), "name the context"));
-  const auto get_other = [&]() -> RnnStatus {
-    const RelaxedCaptureMode relaxed_capture;
-    CRNN_RETURN_IF_ERROR(
-        CudaStatus(Gpu().cuda.cuCtxSetCurrent(context), "enter the context"));
-    Kernel compiled;
-    return Get(other, &compiled);
-  };
-  std::future<RnnStatus> of_other;
-  try {
-    of_other = std::async(std::launch::async, get_other);
-  } catch (const std::system_error&) {
-    // The system has no more threads, so the kernels are compiled in turn.
-  }
-  const RnnStatus status = Get(request, kernel);
-  const RnnStatus other_status =
-      of_other.valid() ? of_other.get() : get_other();
-  return status.ok() ? other_status : status;
+RnnStatus Kernel::Get(const KernelRequest& request, const DeviceLimits& limits,
+                      Division* division, Kernel* kernel) {
+  const RnnStatus status = CompileBest(request, limits, division, kernel);
+  Texts().Replace(Describe(request, division->shape, limits),
+                  status.ok() ? "" : ": " + status.message);
+  return status;
 }
 
 Kernel::Grid Kernel::MostAtOnce(int shares, int at_once) const {

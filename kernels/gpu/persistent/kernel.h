@@ -24,37 +24,29 @@ inline RnnStatus Unsupported(const std::string& what) {
 // Says why if the device cannot run kernels of this type. They need compute
 // capability 7.5 and, in bfloat16, tensor cores that multiply it, which came
 // with 8.0.
-RnnStatus CheckDevice(RnnDataType dtype);
+RnnStatus CheckDevice(RnnDataType dtype, const DeviceLimits& limits);
 
 // A kernel that runs a pass, forward or backward, through all directions of a
 // layer or, forward only, through a stack of layers.
 class Kernel {
  public:
-  // Finds the ways to divide the layer on the current context's device. It is
-  // an error if there is none. Compiles nothing.
+  // Finds the best way to divide the layer. It is an error if there is none.
+  // Compiles nothing.
   static RnnStatus Divide(const KernelRequest& request,
-                          std::vector<Division>* divisions);
-  // Estimates the cycles that a step takes, for the whole batch and in a stack
-  // for all layers. The status says why if the kernel cannot be had. Compiles
-  // nothing.
-  static RnnStatus EstimateCycles(const KernelRequest& request, double* cycles);
-  // Gets the kernel, and compiles it unless that was done before. If the device
-  // does not grant the kernel's teams, gets that of the next best division. A
-  // failure is remembered, unless it is for want of memory or of libraries.
-  static RnnStatus Get(const KernelRequest& request, Kernel* kernel);
-  // Gets the kernels of both requests, which are compiled at the same time, and
-  // sets `kernel` to that of `request`. Fails if either fails.
-  static RnnStatus GetBoth(const KernelRequest& request,
-                           const KernelRequest& other, Kernel* kernel);
+                          const DeviceLimits& limits, Division* division);
+  // Gets the kernel of a division on the current context's device. If the
+  // device does not grant the kernel's teams, gets that of the next best
+  // division, which `division` is set to.
+  static RnnStatus Get(const KernelRequest& request, const DeviceLimits& limits,
+                       Division* division, Kernel* kernel);
   // Compiles a kernel for a shape that need not be the one that Get chooses. It
   // can run only if `fits` says that the device grants its teams.
-  static RnnStatus Compile(const KernelRequest& request, const Shape& shape,
+  static RnnStatus Compile(const KernelRequest& request,
+                           const DeviceLimits& limits, const Shape& shape,
                            Kernel* kernel);
   bool fits() const { return teams_at_once_ > 0; }
 
   const Shape& shape() const { return shape_; }
-  // Tells kernels apart.
-  const void* id() const { return kernel_; }
   // The bytes of the memory through which the kernel's teams exchange. `shares`
   // is the number of teams that the batch would fill at once, `at_once` that of
   // the layer's directions or the stack's stages.

@@ -1,13 +1,13 @@
 #include "kernels/gpu/persistent/network.h"
 
+#include <future>
 #include <limits>
 #include <memory>
-#include <string>
+#include <system_error>
 #include <utility>
 
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/persistent/network_memory.h"
-#include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
 namespace persistent {
@@ -51,41 +51,40 @@ RnnStatus CheckProblem(const RnnProblem& problem) {
   return {};
 }
 
-// Loads what networks need, and forbids TF32 where an imitated GPU has none.
-RnnStatus LoadLibraries(bool* allow_tf32) {
-  DeviceLimits limits;
-  CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
-  *allow_tf32 = *allow_tf32 && HasTf32(limits.architecture);
-  return LoadKernelLibraries();
-}
-
 }  // namespace
 
-RnnStatus Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
-                                  double* cycles, bool* is_stack) {
+Estimate Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
+                                 const DeviceLimits& limits) {
   const RnnSpec& spec = problem.spec;
-  *is_stack = false;
-  CRNN_RETURN_IF_ERROR(CheckProblem(problem));
-  CRNN_RETURN_IF_ERROR(CheckDevice(problem.dtype));
-  KernelRequest forward = RequestOf(problem, allow_tf32, false);
-  CRNN_RETURN_IF_ERROR(Kernel::EstimateCycles(forward, cycles));
-  // Dropout and a second direction need all steps of the layer below at once,
-  // so networks that have either do not run as a stack.
-  if (spec.num_layers > 1 && spec.num_layers <= ForwardArguments::kMaxLayers &&
-      spec.num_dirs() == 1 && !problem.has_dropout_between_layers()) {
-    forward.num_layers = static_cast<int>(spec.num_layers);
-    double of_stack = 0.0;
-    *is_stack = Kernel::EstimateCycles(forward, &of_stack).ok() &&
-                of_stack < kStackGain * forward.num_layers * *cycles;
-    if (*is_stack) *cycles = of_stack / forward.num_layers;
-  }
-  if (!problem.is_training) return {};
-  // A forward pass in training is of no use if its backward pass cannot run.
-  double backward = 0.0;
-  CRNN_RETURN_IF_ERROR(
-      Kernel::EstimateCycles(RequestOf(problem, allow_tf32, true), &backward));
-  *cycles += backward;
-  return {};
+  Estimate all;
+  const auto divide = [&](const KernelRequest& request, Division* division) {
+    return Kernel::Divide(request, limits, division);
+  };
+  all.status = [&]() -> RnnStatus {
+    CRNN_RETURN_IF_ERROR(CheckProblem(problem));
+    CRNN_RETURN_IF_ERROR(CheckDevice(problem.dtype, limits));
+    KernelRequest forward = RequestOf(problem, allow_tf32, false);
+    CRNN_RETURN_IF_ERROR(divide(forward, &all.forward));
+    all.cycles = all.forward.cycles;
+    // Dropout and a second direction need all steps of the layer below at once,
+    // so networks that have either do not run as a stack.
+    if (spec.num_layers > 1 &&
+        spec.num_layers <= ForwardArguments::kMaxLayers &&
+        spec.num_dirs() == 1 && !problem.has_dropout_between_layers()) {
+      forward.num_layers = static_cast<int>(spec.num_layers);
+      all.is_stack =
+          divide(forward, &all.stack).ok() &&
+          all.stack.cycles < kStackGain * forward.num_layers * all.cycles;
+      if (all.is_stack) all.cycles = all.stack.cycles / forward.num_layers;
+    }
+    if (!problem.is_training) return {};
+    // A forward pass in training is of no use if its backward pass cannot run.
+    CRNN_RETURN_IF_ERROR(
+        divide(RequestOf(problem, allow_tf32, true), &all.backward));
+    all.cycles += all.backward.cycles;
+    return {};
+  }();
+  return all;
 }
 
 Network::Network(const RnnProblem& problem, bool allow_tf32)
@@ -97,8 +96,8 @@ Network::Network(const RnnProblem& problem, bool allow_tf32)
       allows_tf32_(allow_tf32) {}
 
 RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
-                                 std::unique_ptr<Engine>* network) {
-  CRNN_RETURN_IF_ERROR(LoadLibraries(&allow_tf32));
+                                 std::unique_ptr<const Engine>* network) {
+  CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
   std::unique_ptr<Network> made(new Network(problem, allow_tf32));
   CRNN_RETURN_IF_ERROR(
       StepLoop::Get(problem, allow_tf32, &made->loop_.emplace()));
@@ -107,44 +106,75 @@ RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
   return {};
 }
 
+RnnStatus Network::Get(const KernelRequest& request, const DeviceLimits& limits,
+                       Division* division, PassKernel* kernel) const {
+  CRNN_RETURN_IF_ERROR(Kernel::Get(request, limits, division, &kernel->kernel));
+  const Shape& shape = kernel->kernel.shape();
+  kernel->shares = static_cast<int>(CeilDiv(problem_.batch_size, shape.rows()));
+  kernel->at_once = request.num_layers > 1 ? shape.Stages(request.num_layers)
+                                           : request.num_dirs;
+  return {};
+}
+
 RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
-                          bool is_backward, bool is_stack,
-                          std::unique_ptr<Engine>* network) {
-  CRNN_RETURN_IF_ERROR(LoadLibraries(&allow_tf32));
+                          const DeviceLimits& limits, Estimate* estimate,
+                          std::unique_ptr<const Engine>* network) {
+  CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
   std::unique_ptr<Network> made(new Network(problem, allow_tf32));
   CRNN_RETURN_IF_ERROR(made->auxiliary_.Compile());
-  made->is_stack_ = is_stack && !is_backward;
-  KernelRequest request = RequestOf(problem, allow_tf32, is_backward);
-  const auto get = [&](int64_t num_layers) {
+  const auto get_forward = [&](int64_t num_layers, Division* division) {
+    KernelRequest request = RequestOf(problem, allow_tf32, false);
     request.num_layers = static_cast<int>(num_layers);
-    return problem.is_training && !is_backward
-               ? Kernel::GetBoth(request, RequestOf(problem, allow_tf32, true),
-                                 &made->kernel_)
-               : Kernel::Get(request, &made->kernel_);
+    return made->Get(request, limits, division, &made->forward_);
   };
-  RnnStatus status = get(made->is_stack_ ? problem.spec.num_layers : 1);
+  const auto get_backward = [&] {
+    return made->Get(RequestOf(problem, allow_tf32, true), limits,
+                     &estimate->backward, &made->backward_);
+  };
+  // The kernels of both passes are compiled at the same time.
+  std::future<RnnStatus> of_backward;
+  if (problem.is_training) {
+    CUcontext context;
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Gpu().cuda.cuCtxGetCurrent(&context), "name the context"));
+    try {
+      of_backward = std::async(std::launch::async, [&, context]() -> RnnStatus {
+        const RelaxedCaptureMode relaxed_capture;
+        CRNN_RETURN_IF_ERROR(CudaStatus(Gpu().cuda.cuCtxSetCurrent(context),
+                                        "enter the context"));
+        return get_backward();
+      });
+    } catch (const std::system_error&) {
+      // The system has no more threads, so the kernels are compiled in turn.
+    }
+  }
+  RnnStatus status = estimate->is_stack ? get_forward(problem.spec.num_layers,
+                                                      &estimate->stack)
+                                        : get_forward(1, &estimate->forward);
   // If the device does not grant the clusters of a stack, for example, layers
   // run one after the other.
-  if (!status.ok() && std::exchange(made->is_stack_, false)) status = get(1);
+  if (!status.ok() && std::exchange(estimate->is_stack, false)) {
+    status = get_forward(1, &estimate->forward);
+  }
+  if (problem.is_training) {
+    const RnnStatus other =
+        of_backward.valid() ? of_backward.get() : get_backward();
+    if (status.ok()) status = other;
+  }
   CRNN_RETURN_IF_ERROR(status);
-  const int64_t rows = made->kernel_.shape().rows();
-  made->shares_ = static_cast<int>(CeilDiv(problem.batch_size, rows));
+  made->is_stack_ = estimate->is_stack;
+  estimate->cycles =
+      (estimate->is_stack ? estimate->stack.cycles /
+                                static_cast<double>(problem.spec.num_layers)
+                          : estimate->forward.cycles) +
+      estimate->backward.cycles;
   *network = std::move(made);
   return {};
 }
 
-int Network::AtOnce() const {
-  return is_stack_ ? kernel_.shape().Stages(static_cast<int>(spec_.num_layers))
-                   : static_cast<int>(spec_.num_dirs());
-}
-
-size_t Network::RingBytes() const {
-  return loop_ ? 0 : kernel_.ring_bytes(shares_, AtOnce());
-}
-
 int Network::BiasRows() const {
   return loop_ ? static_cast<int>(problem_.batch_size)
-               : shares_ * kernel_.shape().rows();
+               : backward_.shares * backward_.kernel.shape().rows();
 }
 
 size_t Network::reserve_size() const {
@@ -167,20 +197,11 @@ Sequences Network::SequencesOf(const int* lengths, const int* order) const {
   return {lengths, order, batch, steps, time_stride, batch_stride};
 }
 
-std::string Network::Key() const {
-  std::string key = KeyOf(problem_);
-  key.push_back(static_cast<char>(allows_tf32_ | loop_.has_value() << 1));
-  // The workspace is large enough for this kernel.
-  const void* const kernel = kernel_.id();
-  key.append(reinterpret_cast<const char*>(&kernel), sizeof(kernel));
-  return key;
-}
-
 RnnStatus Network::StoreLengthsAndSeed(const Handles& handles,
                                        const RnnForwardBuffers& buffers) const {
   const CUstream stream = handles.stream;
   const ForwardWorkspace workspace(*this, buffers.workspace);
-  const Reserve reserve(*this, buffers.reserve_space);
+  const Kept reserve(*this, buffers.reserve_space);
   if (UsesSeed(problem_)) {
     CRNN_RETURN_IF_ERROR(
         buffers.device_seed == nullptr
@@ -203,7 +224,6 @@ RnnStatus Network::StoreLengthsAndSeed(const Handles& handles,
 
 RnnStatus Network::Forward(const Handles& handles,
                            const RnnForwardBuffers& buffers) const {
-  const ParamLayout layout(spec_);
   const bool is_training = problem_.is_training;
   const ForwardWorkspace workspace(*this, buffers.workspace);
   const Reserve reserve(*this, buffers.reserve_space);
@@ -230,7 +250,7 @@ RnnStatus Network::Forward(const Handles& handles,
                              : workspace.outputs[is_stack_ ? l : l % 2];
     for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
       const int64_t pseudo_layer = l * spec_.num_dirs() + d;
-      const ParamLayout::PseudoLayer& at = layout.pseudo_layer(pseudo_layer);
+      const ParamLayout::PseudoLayer& at = layout_.pseudo_layer(pseudo_layer);
       const int64_t place = is_stack_ ? l : d;
       void* const gates = is_training ? kept.gates[d] : workspace.gates[place];
       const void* const input_weights = Param(buffers.params, at.input_weights);
@@ -272,8 +292,8 @@ RnnStatus Network::Forward(const Handles& handles,
       CRNN_RETURN_IF_ERROR(loop_->Forward(handles, *workspace.step_memory, l,
                                           reserve.seed, arguments));
     } else if (!is_stack_ || is_last) {
-      CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, shares_, AtOnce(),
-                                           workspace.ring, &arguments.part));
+      CRNN_RETURN_IF_ERROR(
+          forward_.Enqueue(handles.stream, workspace.ring, &arguments.part));
     }
     if (problem_.has_dropout_between_layers() && !is_last) {
       CRNN_RETURN_IF_ERROR(auxiliary_.ApplyDropout(

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "kernels/gpu/engine.h"
 #include "kernels/gpu/libraries.h"
@@ -15,42 +14,44 @@
 #include "kernels/gpu/persistent/kernel.h"
 #include "kernels/gpu/persistent/step_loop.h"
 #include "kernels/gpu/product.h"
+#include "kernels/param_layout.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// A network is made for one call. That costs little, since compiled kernels are
-// kept in the process.
+// What the persistent kernels make of a problem.
+struct Estimate {
+  // kUnimplemented says why they do not run the problem.
+  RnnStatus status;
+  // What a step of a layer takes, in training forward and backward together.
+  double cycles = 0.0;
+  // Whether the forward pass is to run all layers at the same time.
+  bool is_stack = false;
+  Division forward = {}, stack = {}, backward = {};
+};
+
 class Network : public Engine {
  public:
-  // Estimates the cycles that a step of a layer takes, in training forward and
-  // backward together, and chooses whether the forward pass is to run all
-  // layers at the same time, as a stack. A status of kUnimplemented says why
-  // the kernels do not run the problem on the current context's device.
   // Compiles nothing.
-  static RnnStatus EstimateCycles(const RnnProblem& problem, bool allow_tf32,
-                                  double* cycles, bool* is_stack);
+  static Estimate EstimateCycles(const RnnProblem& problem, bool allow_tf32,
+                                 const DeviceLimits& limits);
 
-  // Compiles the kernels of a forward pass or, with `is_backward`, of a
-  // backward pass, unless that was done before. In training, a forward pass
-  // compiles those of its backward pass too. EstimateCycles must have succeeded
-  // for the problem; `is_stack` is what it chose.
+  // Makes a network of persistent kernels, for which there is an estimate, on
+  // the current context's device. If that does not grant what was estimated,
+  // the estimate is corrected.
   static RnnStatus Create(const RnnProblem& problem, bool allow_tf32,
-                          bool is_backward, bool is_stack,
-                          std::unique_ptr<Engine>* network);
+                          const DeviceLimits& limits, Estimate* estimate,
+                          std::unique_ptr<const Engine>* network);
   // Makes a network that enqueues the steps of its layers one by one, for any
   // problem that a StepLoop can run. A pass reads what any other network
   // has left of the same problem.
   static RnnStatus CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
-                                 std::unique_ptr<Engine>* network);
+                                 std::unique_ptr<const Engine>* network);
 
-  // Whatever runs a pass, the reserve space has the same layout.
-  RnnAlgorithm algorithm() const override { return RnnAlgorithm::kPersistent; }
   size_t reserve_size() const override;
   size_t forward_workspace_size() const override;
   size_t backward_workspace_size() const override;
-  std::string Key() const override;
   // A graph of many steps that are enqueued one by one would have several nodes
   // for each and take too much memory, and gain little.
   bool is_replayable() const override {
@@ -67,6 +68,7 @@ class Network : public Engine {
 
  private:
   struct Memory;
+  struct Kept;
   struct Reserve;
   struct Workspace;
   struct ForwardWorkspace;
@@ -75,11 +77,21 @@ class Network : public Engine {
 
   Network(const RnnProblem& problem, bool allow_tf32);
 
-  // The number of directions of a layer, or stages of a stack, that run at the
-  // same time.
-  int AtOnce() const;
-  // The bytes of the memory through which the kernel's teams exchange.
-  size_t RingBytes() const;
+  // A pass's kernel and the teams that run it.
+  struct PassKernel {
+    Kernel kernel;
+    int shares = 0;   // Of the batch, each as large as a team takes at once.
+    int at_once = 0;  // Directions of a layer, or stages of a stack.
+
+    // The bytes of the memory through which the teams exchange.
+    size_t ring_bytes() const { return kernel.ring_bytes(shares, at_once); }
+    RnnStatus Enqueue(CUstream stream, void* ring, Part* arguments) const {
+      return kernel.Enqueue(stream, shares, at_once, ring, arguments);
+    }
+  };
+
+  RnnStatus Get(const KernelRequest& request, const DeviceLimits& limits,
+                Division* division, PassKernel* kernel) const;
   // The rows of a direction's sums over each sequence, some of which may stand
   // for no sequence.
   int BiasRows() const;
@@ -119,15 +131,14 @@ class Network : public Engine {
   const RnnProblem problem_;
   const RnnSpec& spec_ = problem_.spec;
   const int64_t item_, sum_;  // The bytes of a number and of a sum.
-  const Auxiliary auxiliary_;
+  Auxiliary auxiliary_;
   const int64_t rows_, slots_ = auxiliary_.slots();
   const bool allows_tf32_;
-  // This runs the steps of a layer. If it is empty, `kernel_` does, the forward
-  // or the backward one, as the pass.
+  const ParamLayout layout_ = ParamLayout(spec_);
+  // This runs the steps of a layer. If it is empty, the kernels do.
   std::optional<StepLoop> loop_;
-  int shares_ = 0;  // Of the batch, each as large as a team takes at once.
   bool is_stack_ = false;  // All layers run at the same time, forward.
-  Kernel kernel_;
+  PassKernel forward_, backward_;
 };
 
 }  // namespace persistent

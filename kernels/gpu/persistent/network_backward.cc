@@ -38,7 +38,7 @@ struct Network::BackwardPass {
   const RnnBackwardBuffers& buffers;
   const RnnSpec& spec = network.spec_;
   const Auxiliary& auxiliary = network.auxiliary_;
-  const ParamLayout layout = ParamLayout(spec);
+  const ParamLayout& layout = network.layout_;
   const BackwardWorkspace workspace = {network, buffers.workspace};
   const Reserve reserve = {network, buffers.reserve_space};
   const int64_t units = spec.num_units, rows = network.rows_;
@@ -254,9 +254,8 @@ struct Network::BackwardPass {
           workspace.step_memory
               ? network.loop_->Backward(handles, *workspace.step_memory, l,
                                         reserve.seed, arguments)
-              : network.kernel_.Enqueue(handles.stream, network.shares_,
-                                        network.AtOnce(), workspace.ring,
-                                        &arguments.part));
+              : network.backward_.Enqueue(handles.stream, workspace.ring,
+                                          &arguments.part));
 
       // The gradient of the inputs goes to the layer below, or to the caller.
       void* const input_backprop =

@@ -46,25 +46,32 @@ struct Network::Memory {
   }
 };
 
+// The beginning of the reserve space.
+struct Network::Kept : Memory {
+  int* lengths = nullptr;
+  int* order = nullptr;
+  uint64_t* seed = nullptr;
+
+  Kept(const Network& network, void* base) : Memory(network, base) {
+    if (problem.has_sequence_lengths) {
+      lengths = arena.Take<int>(problem.batch_size);
+      order = arena.Take<int>(problem.batch_size);
+    }
+    if (UsesSeed(problem)) seed = arena.Take<uint64_t>(2);
+  }
+};
+
 // The layout of the reserve space, which training keeps for the backward pass.
-struct Network::Reserve : Memory {
+struct Network::Reserve : Kept {
   struct OfLayer {
     std::array<char*, kMaxDirs> gates = {}, previous_h = {}, unprojected = {};
     std::array<float*, kMaxDirs> cells = {};  // In float64, doubles.
     // The next layer's input; the last one's goes to the caller.
     char* output = nullptr;
   };
-  int* lengths = nullptr;
-  int* order = nullptr;
-  uint64_t* seed = nullptr;
   std::vector<OfLayer> layers;
 
-  Reserve(const Network& network, void* base) : Memory(network, base) {
-    if (problem.has_sequence_lengths) {
-      lengths = arena.Take<int>(problem.batch_size);
-      order = arena.Take<int>(problem.batch_size);
-    }
-    if (UsesSeed(problem)) seed = arena.Take<uint64_t>(2);
+  Reserve(const Network& network, void* base) : Kept(network, base) {
     for (int64_t l = 0; l < spec.num_layers; ++l) {
       OfLayer& layer = layers.emplace_back();
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
@@ -85,11 +92,16 @@ struct Network::Reserve : Memory {
 // The workspaces of both passes begin with this.
 struct Network::Workspace : Memory {
   void* blas = arena.Take<char>(kBlasBytes);
-  void* ring = arena.Take<char>(network.RingBytes());
+  void* ring = nullptr;
   std::optional<StepLoop::Memory> step_memory;
 
-  Workspace(const Network& network, void* base) : Memory(network, base) {
-    if (network.loop_) step_memory.emplace(problem, &arena);
+  Workspace(const Network& network, const PassKernel& kernel, void* base)
+      : Memory(network, base) {
+    if (network.loop_) {
+      step_memory.emplace(problem, &arena);
+    } else {
+      ring = arena.Take<char>(kernel.ring_bytes());
+    }
   }
 };
 
@@ -102,7 +114,7 @@ struct Network::ForwardWorkspace : Workspace {
   std::array<char*, ForwardArguments::kMaxLayers> gates = {}, outputs = {};
 
   ForwardWorkspace(const Network& network, void* base)
-      : Workspace(network, base) {
+      : Workspace(network, network.forward_, base) {
     const bool has_lengths = problem.has_sequence_lengths;
     if (has_lengths) given = arena.Take<int64_t>(problem.batch_size);
     if (problem.is_training) return;
@@ -136,7 +148,7 @@ struct Network::BackwardWorkspace : Workspace {
   void* operand;
 
   BackwardWorkspace(const Network& network, void* base)
-      : Workspace(network, base) {
+      : Workspace(network, network.backward_, base) {
     if (problem.has_recurrent_dropout()) masked_h = TakeSteps(spec.num_units);
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
       bias_sums[d] =

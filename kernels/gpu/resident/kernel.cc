@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/compiler.h"
-#include "kernels/gpu/maps.h"
-#include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -123,13 +120,8 @@ std::vector<std::string> ResidentMacros(const ResidentRequest& request,
 
 RnnStatus ResidentKernel::Get(const ResidentRequest& request,
                               ResidentKernel* kernel) {
-  using Name = std::tuple<CUdevice, RnnMode, RnnDataType, int64_t, int64_t>;
-  static NeverDestroyed<Known<Name, ResidentKernel>> known;
   CUdevice id;
   CRNN_RETURN_IF_ERROR(CurrentDevice(&id));
-  const Name name(id, request.rnn_mode, request.dtype, request.num_units,
-                  request.batch_size);
-  if (known->Find(name, kernel)) return {};
   DeviceLimits gpu;
   ResidentShape& shape = kernel->shape_;
   CRNN_RETURN_IF_ERROR(ReadLimits(&gpu));
@@ -137,13 +129,10 @@ RnnStatus ResidentKernel::Get(const ResidentRequest& request,
   CRNN_RETURN_IF_ERROR(CompileKernel("resident.cu", "resident",
                                      ResidentMacros(request, shape),
                                      &kernel->kernel_));
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Gpu().cuda.cuKernelSetAttribute(
-                     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                     shape.shared_bytes(), kernel->kernel_, id),
-                 "give a kernel shared memory"));
-  known->Add(name, kernel);
-  return {};
+  return CudaStatus(Gpu().cuda.cuKernelSetAttribute(
+                        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                        shape.shared_bytes(), kernel->kernel_, id),
+                    "give a kernel shared memory");
 }
 
 RnnStatus ResidentKernel::Enqueue(CUstream stream,

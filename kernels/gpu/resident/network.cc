@@ -1,7 +1,6 @@
 // Runs a network in inference with our own kernel and cuBLAS.
 #include <algorithm>
 #include <memory>
-#include <string>
 
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/engine.h"
@@ -83,13 +82,8 @@ class ResidentNetwork : public Engine {
   ResidentNetwork(const RnnProblem& problem, bool allow_tf32,
                   const ResidentKernel& kernel)
       : problem_(problem), allow_tf32_(allow_tf32), kernel_(kernel) {}
-
-  RnnAlgorithm algorithm() const override { return RnnAlgorithm::kResident; }
   size_t forward_workspace_size() const override {
     return Pass(problem_, {}).arena.used();
-  }
-  std::string Key() const override {
-    return KeyOf(problem_) + (allow_tf32_ ? "resident, TF32" : "resident");
   }
   bool is_replayable() const override { return true; }
   RnnStatus Forward(const Handles& handles,
@@ -190,7 +184,7 @@ class ResidentNetwork : public Engine {
 }  // namespace
 
 RnnStatus CreateResidentNetwork(const RnnProblem& problem, bool allow_tf32,
-                                std::unique_ptr<Engine>* network) {
+                                std::unique_ptr<const Engine>* network) {
   CRNN_RETURN_IF_ERROR(CheckSupport(problem));
   CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
   ResidentKernel kernel;

@@ -1,4 +1,4 @@
-#include "kernels/gpu/cudnn/plan.h"
+#include "kernels/gpu/cudnn/description.h"
 
 #include <cctype>
 #include <limits>
@@ -17,6 +17,9 @@ constexpr cudnnDataType_t kTypes[] = {CUDNN_DATA_DOUBLE, CUDNN_DATA_FLOAT,
                                       CUDNN_DATA_HALF, CUDNN_DATA_BFLOAT16};
 constexpr const char* kTypeNames[] = {"float64", "float32", "float16",
                                       "bfloat16"};
+constexpr cudnnRNNAlgo_t kAlgorithms[] = {
+    CUDNN_RNN_ALGO_STANDARD, CUDNN_RNN_ALGO_PERSIST_STATIC,
+    CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H};
 constexpr cudnnRNNBiasMode_t kBiasModes[] = {
     CUDNN_RNN_NO_BIAS, CUDNN_RNN_SINGLE_INP_BIAS, CUDNN_RNN_SINGLE_REC_BIAS,
     CUDNN_RNN_DOUBLE_BIAS};
@@ -30,14 +33,6 @@ cudnnMathType_t MathType(RnnDataType dtype, bool allow_tf32) {
   return SizeOf(dtype) == 2                              ? CUDNN_TENSOR_OP_MATH
          : dtype == RnnDataType::kFloat32 && !allow_tf32 ? CUDNN_FMA_MATH
                                                          : CUDNN_DEFAULT_MATH;
-}
-
-cudnnRNNAlgo_t CudnnAlgorithm(RnnAlgorithm algorithm) {
-  return algorithm == RnnAlgorithm::kPersistStatic
-             ? CUDNN_RNN_ALGO_PERSIST_STATIC
-         : algorithm == RnnAlgorithm::kPersistStaticSmallH
-             ? CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H
-             : CUDNN_RNN_ALGO_STANDARD;
 }
 
 // Returns "cudnnRNNForward" for "Gpu().cudnn.cudnnRNNForward(…)".
@@ -106,14 +101,15 @@ RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
           message};
 }
 
-// Returns the failure of a call about the plan's problem.
+// Returns the failure of a call about the described problem.
 #define CRNN_RETURN_IF_FAILED(call) CRNN_RETURN_IF_CUDNN_ERROR(call, problem_)
 
-RnnStatus CudnnPlan::DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32) {
+RnnStatus CudnnDescription::DescribeNetwork(CudnnAlgorithm algorithm,
+                                            bool allow_tf32) {
   const RnnSpec& spec = problem_.spec;
   CRNN_RETURN_IF_FAILED(rnn_.Create());
   CRNN_RETURN_IF_FAILED(Cudnn().cudnnSetRNNDescriptor_v8(
-      rnn_.get(), CudnnAlgorithm(algorithm),
+      rnn_.get(), Of(kAlgorithms, algorithm),
       static_cast<cudnnRNNMode_t>(spec.kind().cudnn_mode),
       Of(kBiasModes, spec.bias_mode),
       spec.num_dirs() == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL,
@@ -137,8 +133,9 @@ RnnStatus CudnnPlan::DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32) {
   return {};
 }
 
-RnnStatus CudnnPlan::DescribeData(RnnDataDescriptor* descriptor,
-                                  int64_t vector_size, const int32_t* lengths) {
+RnnStatus CudnnDescription::DescribeData(RnnDataDescriptor* descriptor,
+                                         int64_t vector_size,
+                                         const int32_t* lengths) {
   const int num_steps = static_cast<int>(problem_.max_time);
   // cuDNN sets padded outputs to this, whose bytes are zero in every type.
   double padding = 0.0;
@@ -155,8 +152,8 @@ RnnStatus CudnnPlan::DescribeData(RnnDataDescriptor* descriptor,
   return {};
 }
 
-RnnStatus CudnnPlan::DescribeStates(TensorDescriptor* descriptor,
-                                    int64_t size) {
+RnnStatus CudnnDescription::DescribeStates(TensorDescriptor* descriptor,
+                                           int64_t size) {
   const int rows = static_cast<int>(problem_.spec.num_pseudo_layers());
   const int batch = static_cast<int>(problem_.batch_size);
   const int n = static_cast<int>(size);
@@ -168,29 +165,29 @@ RnnStatus CudnnPlan::DescribeStates(TensorDescriptor* descriptor,
   return {};
 }
 
-RnnStatus CudnnPlan::SetSequenceLengths(const int32_t* lengths) {
+RnnStatus CudnnDescription::SetSequenceLengths(const int32_t* lengths) {
   CRNN_RETURN_IF_ERROR(
       DescribeData(&input_, problem_.spec.input_size, lengths));
   return DescribeData(&output_, problem_.spec.layer_output_size(), lengths);
 }
 
-RnnStatus CudnnPlan::SeedDropout(cudnnHandle_t handle, void* states,
-                                 uint64_t seed) {
+RnnStatus CudnnDescription::SeedDropout(cudnnHandle_t handle, void* states,
+                                        uint64_t seed) {
   CRNN_RETURN_IF_FAILED(Cudnn().cudnnSetDropoutDescriptor(
       dropout_.get(), handle, problem_.spec.dropout, states,
       dropout_states_size_, seed));
   return {};
 }
 
-RnnStatus CudnnPlan::AttachDropout(cudnnHandle_t handle, void* states) {
+RnnStatus CudnnDescription::AttachDropout(cudnnHandle_t handle, void* states) {
   CRNN_RETURN_IF_FAILED(Cudnn().cudnnRestoreDropoutDescriptor(
       dropout_.get(), handle, problem_.spec.dropout, states,
       dropout_states_size_, 0));
   return {};
 }
 
-RnnStatus CudnnPlan::Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
-                           bool allow_tf32) {
+RnnStatus CudnnDescription::Build(cudnnHandle_t handle,
+                                  CudnnAlgorithm algorithm, bool allow_tf32) {
   const RnnSpec& spec = problem_.spec;
   const int64_t largest = std::numeric_limits<int32_t>::max();
   for (const int64_t size :
@@ -238,7 +235,7 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
   return CheckLayout(handle);
 }
 
-RnnStatus CudnnPlan::CheckLayout(cudnnHandle_t handle) {
+RnnStatus CudnnDescription::CheckLayout(cudnnHandle_t handle) {
   const ParamLayout layout(problem_.spec);
   // Our blocks leave no gaps. So blocks that begin where ours do, in a buffer
   // of our size, have our sizes.

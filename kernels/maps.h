@@ -1,6 +1,6 @@
 // Maps of what is kept from one call to the next.
-#ifndef CUDNN_RNN_TF_KERNELS_GPU_MAPS_H_
-#define CUDNN_RNN_TF_KERNELS_GPU_MAPS_H_
+#ifndef CUDNN_RNN_TF_KERNELS_MAPS_H_
+#define CUDNN_RNN_TF_KERNELS_MAPS_H_
 
 #include <cstddef>
 #include <list>
@@ -28,6 +28,10 @@ class Known {
   void Add(const Name& name, Value* value) {
     const std::lock_guard<std::mutex> lock(mutex_);
     *value = values_.emplace(name, *value).first->second;
+  }
+  void Remove(const Name& name) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    values_.erase(name);
   }
   // Replaces what may be known. So that names that keep changing do not fill
   // the memory, all are forgotten at times.
@@ -100,4 +104,4 @@ class LruMap {
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_KERNELS_GPU_MAPS_H_
+#endif  // CUDNN_RNN_TF_KERNELS_MAPS_H_

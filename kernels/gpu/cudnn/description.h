@@ -1,6 +1,6 @@
 // A configuration as cuDNN knows it: described once, then run many times.
-#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_PLAN_H_
-#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_PLAN_H_
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_DESCRIPTION_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_DESCRIPTION_H_
 
 #include <cstddef>
 #include <string>
@@ -41,11 +41,11 @@ RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
   } while (false)
 
 // Not thread-safe: sequence lengths are set before each run.
-class CudnnPlan {
+class CudnnDescription {
  public:
-  explicit CudnnPlan(const RnnProblem& problem) : problem_(problem) {}
+  explicit CudnnDescription(const RnnProblem& problem) : problem_(problem) {}
   // Describes the problem to cuDNN, once and before anything else.
-  RnnStatus Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
+  RnnStatus Build(cudnnHandle_t handle, CudnnAlgorithm algorithm,
                   bool allow_tf32);
 
   // Describes the data anew. Sequences are full if `lengths` is null.
@@ -72,7 +72,7 @@ class CudnnPlan {
   cudnnTensorDescriptor_t c() const { return c_.get(); }
 
  private:
-  RnnStatus DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32);
+  RnnStatus DescribeNetwork(CudnnAlgorithm algorithm, bool allow_tf32);
   RnnStatus DescribeData(RnnDataDescriptor* descriptor, int64_t vector_size,
                          const int32_t* lengths);
   RnnStatus DescribeStates(TensorDescriptor* descriptor, int64_t size);
@@ -93,4 +93,4 @@ class CudnnPlan {
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_PLAN_H_
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_DESCRIPTION_H_

@@ -1,0 +1,27 @@
+// Prints each field of a network: its name, the number of the ops that have it
+// as an attribute, and whether two networks that differ in it are told apart.
+#include <cstdio>
+#include <string>
+#include <type_traits>
+
+#include "kernels/xla/xla_call.h"
+
+int main() {
+  using namespace cudnn_rnn_tf;  // NOLINT: the program's own.
+  VisitFields(RnnSpec(), [](const std::string& name, AttrOf ops, const auto&) {
+    XlaPass pass, changed;
+    VisitFields(changed.problem.spec,
+                [&](const char* its_name, AttrOf, auto& field) {
+                  using Field = std::remove_reference_t<decltype(field)>;
+                  if (name == its_name) {
+                    field = static_cast<Field>(static_cast<int>(field) + 1);
+                  }
+                });
+    const bool has_same_params =
+        HaveSameParams(pass.problem.spec, changed.problem.spec);
+    const bool is_told = KeyOf(pass.problem) != KeyOf(changed.problem) &&
+                         XlaConfig(pass) != XlaConfig(changed) &&
+                         has_same_params == (ops == AttrOf::kPasses);
+    std::printf("%s %d %d\n", name.c_str(), static_cast<int>(ops), is_told);
+  });
+}
