@@ -6,7 +6,8 @@
 A server on this machine serves the pages, each with a script in front that notes errors. One page
 of it opens all others in a frame, one after the other at each width, and reports what it saw. What
 is wrong is printed, and then the exit status is 1: an error in a page's console, a file that is not
-there, a link to a page or an anchor that is not there, or a page wider than the screen.
+there, a link to a page or an anchor that is not there, or a page wider than the screen. Where the
+site has a search, it must also find something in a page that is opened as a file.
 """
 
 import argparse
@@ -125,6 +126,8 @@ def faults(site: pathlib.Path) -> list[str]:
             browser.wait()
         server.shutdown()
     found = set(server.missing)
+    if (site / "search").is_dir() and not _finds_in_file(site):
+        found.add("/index.html, opened as a file: the search finds nothing")
     ids = {seen["page"]: set(seen["ids"]) for seen in server.report}
     for seen in server.report:
         where = f"{seen['page']} at {seen['width']} pixels"
@@ -143,6 +146,20 @@ def faults(site: pathlib.Path) -> list[str]:
             elif not (site / page[1:]).is_file():
                 found.add(f"{seen['page']}: no page {link[len(origin) :]}")
     return sorted(found)
+
+
+def _finds_in_file(site: pathlib.Path) -> bool:
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=30000"]
+    with tempfile.TemporaryDirectory() as profile:
+        page = subprocess.run(
+            [chromium(), *options, f"--user-data-dir={profile}", "--dump-dom"]
+            + [f"file://{site}/index.html?q=LSTM"],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        ).stdout
+    return "md-search-result__link" in page
 
 
 def chromium() -> str | None:
