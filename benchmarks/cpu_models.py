@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import systems
-from benchmarks.gpu_lengths_rows import Row
+from benchmarks.rows import Row
 
 FLOAT_BYTES = 4
 # What can be timed: "inference" and, unless the library does not train, "training".

@@ -32,9 +32,9 @@ from absl import app, flags
 
 from benchmarks import gpu_environment, pages, tensorflow_steps
 from benchmarks.cpu_models import NETWORKS
-from benchmarks.gpu_lengths_rows import DRAWS, Row
-from benchmarks.gpu_timing import StepFunction, sample_in_turns
+from benchmarks.rows import DRAWS, Row
 from benchmarks.systems import keras_layers, layer_of
+from benchmarks.timing import StepFunction, sample_in_turns
 
 _OUTPUT = flags.DEFINE_string("output", None, "The file of results.", required=True)
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")

@@ -31,8 +31,8 @@ from typing import Any
 from absl import app, flags
 
 from benchmarks import gpu_environment, gpu_lengths_page, systems
-from benchmarks.gpu_lengths_rows import DRAWS, ROWS, STEP_ROWS, SYSTEMS, Row, draw_lengths
-from benchmarks.gpu_timing import StepFunction, sample_in_turns
+from benchmarks.rows import DRAWS, ROWS, STEP_ROWS, SYSTEMS, Row, draw_lengths
+from benchmarks.timing import StepFunction, sample_in_turns
 
 _SYSTEM = flags.DEFINE_enum("system", None, [*SYSTEMS, "report"], "What to time.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)

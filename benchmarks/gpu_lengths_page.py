@@ -5,7 +5,7 @@ import pathlib
 import statistics
 
 from benchmarks import gpu_environment, pages
-from benchmarks.gpu_lengths_rows import ROWS, STEP_ROWS, SYSTEMS, Row
+from benchmarks.rows import ROWS, STEP_ROWS, SYSTEMS, Row
 
 MASKED = (", mask", ", packed")  # What Keras and PyTorch are given for different lengths.
 # Milliseconds by system, row and variant.

@@ -31,9 +31,9 @@ import sys
 from absl import app, flags
 
 from benchmarks import gpu_environment, pages, systems
-from benchmarks.gpu_lengths_rows import Row
 from benchmarks.gpu_older_page import ROWS, SYSTEMS, VARIANTS, page, plot, read
-from benchmarks.gpu_timing import StepFunction, sample_in_turns
+from benchmarks.rows import Row
+from benchmarks.timing import StepFunction, sample_in_turns
 
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")

@@ -5,7 +5,7 @@ import pathlib
 import statistics
 
 from benchmarks import gpu_environment, pages
-from benchmarks.gpu_lengths_rows import Row
+from benchmarks.rows import Row
 
 # The GPUs, and the types of each; "float32" is without TF32.
 _ALL_TYPES = ("float16", "bfloat16", "tf32", "float32")

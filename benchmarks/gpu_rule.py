@@ -36,9 +36,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import gpu_environment, gpu_timing, pages, systems
-from benchmarks.gpu_lengths_rows import DRAWS, Row, draw_lengths
+from benchmarks import gpu_environment, pages, systems, timing
 from benchmarks.model_list import flops_of
+from benchmarks.rows import DRAWS, Row, draw_lengths
 
 AUTO = "auto"
 TYPES = ("float16", "bfloat16", "tf32", "float32")
@@ -84,7 +84,7 @@ def fixed_algorithms() -> list[str]:
     return [name for name in ops.ALGORITHMS if name not in (AUTO, "cudnn")]
 
 
-def _steps(row: Row, has_lengths: bool, count: int) -> Callable[[str], gpu_timing.StepFunction]:
+def _steps(row: Row, has_lengths: bool, count: int) -> Callable[[str], timing.StepFunction]:
     """Returns what makes a call of `count` steps of an algorithm.
 
     Weights and data are the same for all.
@@ -109,7 +109,7 @@ def _steps(row: Row, has_lengths: bool, count: int) -> Callable[[str], gpu_timin
     states = [[tf.zeros(shape, dtype) for shape in shapes] for _ in range(count)]
     draws = systems.host_lengths(row) if has_lengths else [None] * DRAWS
 
-    def make(algorithm: str) -> gpu_timing.StepFunction:
+    def make(algorithm: str) -> timing.StepFunction:
         def step(states: Any, lengths: Any) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch([inputs, params])
@@ -161,9 +161,9 @@ def measure(row: Row, has_lengths: bool, only_compile: bool = False) -> dict[str
     line |= {"lengths": has_lengths, "refused": refused}
     if not only_compile:
         share = NETWORK_SECONDS / (len(steps) * (SAMPLES + 2))
-        gpu_timing.WARM_UP_SECONDS = gpu_timing.SAMPLE_SECONDS = share
+        timing.WARM_UP_SECONDS = timing.SAMPLE_SECONDS = share
         wait = tf.test.experimental.sync_devices
-        samples = gpu_timing.sample_in_turns(steps, wait, DRAWS // count, SAMPLES)
+        samples = timing.sample_in_turns(steps, wait, DRAWS // count, SAMPLES)
         line["ms"] = {
             name: [round(one / count, 6) for one in times] for name, times in samples.items()
         }

@@ -6,7 +6,7 @@ import json
 import pathlib
 from typing import NamedTuple
 
-from benchmarks.gpu_lengths_rows import Row
+from benchmarks.rows import Row
 
 # Products of matrices per second at the dense peak of an H100 and an H200 (both have the same
 # chip), by type: NVIDIA's data sheet.

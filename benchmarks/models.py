@@ -44,10 +44,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import cpu_environment, gpu_environment, gpu_timing, models_page, systems
-from benchmarks.gpu_lengths_rows import DRAWS, draw_lengths
+from benchmarks import cpu_environment, gpu_environment, models_page, systems, timing
 from benchmarks.model_list import Model, models
 from benchmarks.models_page import SYSTEMS
+from benchmarks.rows import DRAWS, draw_lengths
 
 SAMPLE_SECONDS, SAMPLES = 0.1, 5
 CPU = "-1"  # What CUDA_VISIBLE_DEVICES is for it.
@@ -93,7 +93,7 @@ def measure(model: Model, system: str) -> Iterator[dict[str, Any]]:
                     step(index)
                 framework.wait()
             line["peak_bytes"] = framework.peak_bytes()
-            samples = gpu_timing.sample_in_turns(
+            samples = timing.sample_in_turns(
                 {variant: step}, framework.wait, samples_of_each=SAMPLES
             )
             line["ms"] = samples[variant]
@@ -106,7 +106,7 @@ def measure(model: Model, system: str) -> Iterator[dict[str, Any]]:
 
 def _work(model: Model, system: str, commit: str, on_cpu: bool) -> None:
     """Writes what is measured of a model to stdout, once there is a line in stdin."""
-    gpu_timing.SAMPLE_SECONDS = SAMPLE_SECONDS
+    timing.SAMPLE_SECONDS = SAMPLE_SECONDS
     versions = systems.FRAMEWORKS[system].versions()  # This imports the framework.
     if system == "cudnn_rnn_tf":
         import cudnn_rnn_tf  # noqa: F401 - So that it is there when its turn comes.

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import tensorflow_steps
-from benchmarks.gpu_lengths_rows import Row, draw_lengths
-from benchmarks.gpu_timing import StepFunction
+from benchmarks.rows import Row, draw_lengths
+from benchmarks.timing import StepFunction
 
 
 def allow_tf32(row: Row) -> None:

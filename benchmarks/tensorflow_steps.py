@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks import cpu_environment, gpu_environment
-from benchmarks.gpu_lengths_rows import Row
-from benchmarks.gpu_timing import StepFunction
+from benchmarks.rows import Row
+from benchmarks.timing import StepFunction
 
 # This package's layers, by mode.
 LAYERS = {

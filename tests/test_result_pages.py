@@ -18,18 +18,18 @@ from benchmarks import (
     gallery,
     gpu_fit,
     gpu_lengths_page,
-    gpu_lengths_rows,
     gpu_older_page,
     gpu_rule,
     gpu_tests,
-    gpu_timing,
     model_list,
     models,
     models_page,
     pages,
     tensorflow_steps,
+    timing,
     xla,
 )
+from benchmarks.rows import ROWS, STEP_ROWS, Row
 
 RESULTS = pages.RESULTS
 
@@ -121,13 +121,13 @@ def page_of_lengths() -> str:
     four times. In the last row, which is one of inference, Keras is faster.
     """
     times = {}
-    for row in gpu_lengths_rows.ROWS:
+    for row in ROWS:
         for variant in ("mask", "lengths", "full", "cudnn"):
-            faster = row == gpu_lengths_rows.ROWS[-1] and variant in ("mask", "full")
+            faster = row == ROWS[-1] and variant in ("mask", "full")
             times["cudnn_rnn_tf", str(row), variant] = 6.0 if "cudnn" in variant else 1.5
             times["keras", str(row), variant] = 0.75 if faster else 3.0
             times["torch", str(row), variant] = 4.5
-    rows = [str(row) for row in gpu_lengths_rows.ROWS]
+    rows = [str(row) for row in ROWS]
     systems = {
         "cudnn_rnn_tf": dict.fromkeys(rows, "GPU 2 × one"),
         "keras": dict.fromkeys(rows, "GPU two"),
@@ -239,13 +239,13 @@ def test_page_of_lengths_says_what_single_steps_cost(made_pages):
     assert section not in made_pages["lengths"]  # Nothing was timed there.
     times = {
         ("cudnn_rnn_tf", str(row), variant): milliseconds + index / 100
-        for index, row in enumerate(gpu_lengths_rows.STEP_ROWS)
+        for index, row in enumerate(STEP_ROWS)
         for variant, milliseconds in (("mask", 3.0), ("lengths", 2.4), ("cudnn", 2.0))
     }
     (table,) = tables(gpu_lengths_page._steps_table(times))
     ratios = column(table, "lengths over full length")
     assert ratios[0] == "1.20" and ratios == sorted(ratios, reverse=True)
-    assert len(table) == 1 + len(gpu_lengths_rows.STEP_ROWS)
+    assert len(table) == 1 + len(STEP_ROWS)
 
 
 @pytest.mark.parametrize("name", ["gpu_lengths", "gpu_lengths_h100", "gpu_older", "gpu_doors"])
@@ -278,7 +278,7 @@ def test_a_plot_leaves_out_what_was_not_measured(tmp_path):
 
 @pytest.mark.usefixtures("on_cpu")
 def test_steps_of_benchmarks_take_draws_in_turns():
-    row = gpu_lengths_rows.Row("lstm", 1, 3, 1, 2, 5, "float32", False)
+    row = Row("lstm", 1, 3, 1, 2, 5, "float32", False)
     layer = keras.layers.LSTM(3, return_sequences=True)
 
     def call(inputs, mask, training):
@@ -317,8 +317,8 @@ def test_models_of_the_list_have_known_yardsticks():
 
 @pytest.mark.usefixtures("on_cpu")
 def test_a_model_is_measured_by_each_system(monkeypatch):
-    monkeypatch.setattr(gpu_timing, "SAMPLE_SECONDS", 0.001)
-    monkeypatch.setattr(gpu_timing, "WARM_UP_SECONDS", 0.001)
+    monkeypatch.setattr(timing, "SAMPLE_SECONDS", 0.001)
+    monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0.001)
     model = next(model for model in model_list.models() if model.name == "recbole-gru4rec")
     row = dataclasses.replace(model.row, units=4, inputs=3, batch=2, time=5)
     found = {
@@ -396,7 +396,7 @@ def test_networks_of_the_rule_are_random_and_its_page_counts_what_is_lost(tmp_pa
 
 @pytest.mark.usefixtures("on_cpu")
 def test_a_network_of_the_rule_is_measured_by_each_algorithm():
-    row = gpu_lengths_rows.Row("gru", 2, 5, 2, 3, 6, "float32", True)
+    row = Row("gru", 2, 5, 2, 3, 6, "float32", True)
     line = gpu_rule.measure(row, has_lengths=True)
     assert set(line["ms"]) == {"auto", *gpu_rule.fixed_algorithms()} and not line["refused"]
     assert (line["units"], line["training"], line["lengths"]) == (5, True, True)

@@ -1,4 +1,4 @@
-"""What `benchmarks.gpu_lengths` times: systems, networks and lengths."""
+"""What benchmarks time: a network with its data, lists of lengths, and the rows of gpu_lengths."""
 
 import dataclasses
 

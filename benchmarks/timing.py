@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from benchmarks.gpu_lengths_rows import DRAWS
+from benchmarks.rows import DRAWS
 
 WARM_UP_SECONDS, SAMPLE_SECONDS, SAMPLES = 0.2, 0.05, 7
 
