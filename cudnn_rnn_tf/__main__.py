@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,11 +22,12 @@ from cudnn_rnn_tf import (
     litert_export,
     onnx_export,
     portable,
+    targets,
 )
 from cudnn_rnn_tf.command_line import parser
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network
-from cudnn_rnn_tf.convert.files import load_model, write_whole
+from cudnn_rnn_tf.convert.files import load_model
 from cudnn_rnn_tf.keras import accelerate
 
 
@@ -38,7 +40,7 @@ _EXPECTED = (ImportError, OSError, TypeError, ValueError, _CheckFailedError)
 
 
 # What writes a whole model, by the target's suffix. Any other target is a SavedModel.
-_EXPORTERS: dict[str, Callable[[keras.Model, str], None]] = {
+_EXPORTERS: dict[str, Callable[[keras.Model, pathlib.Path], None]] = {
     ".onnx": onnx_export.export_onnx,
     ".tflite": litert_export.export_litert,
 }
@@ -94,44 +96,37 @@ def _convert(options: argparse.Namespace) -> None:
 
 def _export(options: argparse.Namespace) -> None:
     suffix = pathlib.Path(options.target).suffix
-    if suffix in _EXPORTERS and options.fused:
+    exporter = _EXPORTERS.get(suffix, _export_fused if options.fused else portable.export_portable)
+    suffixes = (suffix,) if suffix in _EXPORTERS else ()
+    target = targets.check(options.target, *suffixes, force=options.force, argument="TARGET")
+    if suffixes and options.fused:
         raise ValueError(f"--fused is for SavedModels, but the target is {options.target!r}")
     if options.name is not None:
         if suffix != ".onnx":
             raise ValueError("--name is for ONNX: other formats have the whole model")
-        print(convert.convert_file(options.source, options.target, name=options.name))
+        print(convert.convert_file(options.source, target, name=options.name, force=options.force))
         print(
             "The file has this layer alone, for sequences of equal length, and no other layers of "
             "the model; cudnn_rnn_tf.convert.to_onnx(layer, with_sequence_lengths=True) takes "
             "lengths."
         )
         return
-    if suffix in _EXPORTERS:
-        if os.path.lexists(options.target):
-            raise FileExistsError(f"{options.target!r} exists already")
-        _EXPORTERS[suffix](_load(options.source), options.target)
-        print(f"{options.source} -> {options.target}")
-        return
-    portable.check_directory_name("TARGET", options.target)
     model = _load(options.source)
-    if options.fused:
-        with portable.new_directory(options.target):
-            model.export(options.target, verbose=False)
-    else:
-        portable.export_portable(model, options.target)
+    targets.write_whole(target, lambda partial: exporter(model, partial), force=options.force)
     print(f"{options.source} -> {options.target}")
 
 
+def _export_fused(model: keras.Model, folder: pathlib.Path) -> None:
+    model.export(str(folder), verbose=False)
+
+
 def _accelerate(options: argparse.Namespace) -> None:
-    target = pathlib.Path(options.target)
-    if target.suffix != ".keras":
-        raise ValueError(f"expected a target that ends in .keras, but received {options.target!r}")
-    if os.path.lexists(target) and not (options.force or options.dry_run):
-        raise FileExistsError(f"{options.target!r} exists already")
+    replaces = options.force or options.dry_run
+    target = targets.check(options.target, ".keras", force=replaces, argument="OUT.keras")
     model = _load(options.source, compile=True)
     fast = accelerate(model, dry_run=options.dry_run, stacks=not options.no_stacks, verbose=True)
     if isinstance(fast, keras.Model):
-        write_whole(target, fast.save)
+        targets.write_whole(target, fast.save, force=options.force)
         print(f"{options.source} -> {options.target}")
 
 
@@ -146,7 +141,7 @@ def _load(path: str, compile: bool = False) -> keras.Model:
 
 
 def _bench(options: argparse.Namespace) -> None:
-    if options.plot:
+    if options.plot is not None:
         bench.check_plot(options.plot)
     measured = _bench_model(options) if options.source else _bench_network(options)
     title = next(measured)
@@ -159,7 +154,7 @@ def _bench(options: argparse.Namespace) -> None:
         rows += [row._replace(library=f"{row.library} {device}".strip()) for row in found]
     for line in installation_info.gpu_lines():
         print(line)
-    if options.plot:
+    if options.plot is not None:
         bench.plot(rows, title, options.plot)
 
 
@@ -221,10 +216,17 @@ def execute(options: argparse.Namespace) -> int:
     """Runs a parsed command; returns the process's exit status."""
     try:
         _COMMANDS[options.command](options)
+        sys.stdout.flush()
     except _EXPECTED as error:
         has_force = isinstance(error, FileExistsError) and "force" in options
-        hint = "; --force replaces it" if has_force else ""
-        print(f"{options.prog}: error: {_printable(error)}{hint}", file=sys.stderr)
+        text = f"{_printable(error)}{'; --force replaces it' if has_force else ''}"
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            # It is about what is printed, and Python would say it again at the exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if isinstance(error, BrokenPipeError):
+                return 128 + signal.SIGPIPE
+            text = f"cannot write what is printed: {error.strerror}"
+        print(f"{options.prog}: error: {text}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -236,8 +238,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return execute(parser().parse_args(arguments))
 
 
+def _end(number: int, _: Any) -> None:
+    """Ends the process by an exception, so that what is half-written is removed."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
 def run() -> None:
     """Runs the installed command: does what `main` does, and sets up Abseil's flags and logging."""
+    signal.signal(signal.SIGTERM, _end)
     tf.get_logger().setLevel("WARNING")
     # Without this option, Abseil would show what libraries log for information.
     app.run(

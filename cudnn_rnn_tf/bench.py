@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from cudnn_rnn_tf import targets
 from cudnn_rnn_tf._compat import layers_in
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network
@@ -347,12 +348,7 @@ def check_plot(path: str) -> None:
     import matplotlib.figure
 
     suffixes = [f".{name}" for name in matplotlib.figure.Figure().canvas.get_supported_filetypes()]
-    if pathlib.Path(path).suffix.lower() not in suffixes:
-        raise ValueError(
-            f"expected the picture's name to end in {', '.join(suffixes)}, but received {path!r}"
-        )
-    if not pathlib.Path(path).parent.is_dir():
-        raise FileNotFoundError(f"there is no directory {str(pathlib.Path(path).parent)!r}")
+    targets.check(path, *suffixes, force=True, argument="the picture's name")
 
 
 def plot(rows: Sequence[Row], title: str, path: str) -> None:
@@ -377,4 +373,4 @@ def plot(rows: Sequence[Row], title: str, path: str) -> None:
         axes.set_xlabel(f"{name}, ms")
         axes.margins(x=0.25)
     figure.suptitle(title)
-    figure.savefig(path)
+    targets.write_whole(pathlib.Path(path), figure.savefig, force=True)

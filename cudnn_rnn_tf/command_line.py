@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import math
 import os
 import pathlib
 import re
@@ -11,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from absl import app, logging  # noqa: F401 - They define flags.
+from absl import app, flags, logging  # noqa: F401 - They define flags.
 from absl.flags import argparse_flags
 
 from cudnn_rnn_tf import native
@@ -68,10 +69,29 @@ def before_tensorflow() -> Iterator[None]:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, but received {text}")
-    return number
+    if not re.fullmatch(r"\d{1,18}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number from 1 on, but received {text!r}"
+        )
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"expected a number above 0, but received {text!r}")
+
+
+class _Parser(argparse_flags.ArgumentParser):
+    """The main parser, which handles Abseil's flags."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses arguments, of which Abseil raises an error of its own for a wrong flag."""
+        try:
+            return super().parse_known_args(args, namespace)
+        except flags.Error as error:
+            self.error(str(error))
 
 
 class _CommandParser(argparse_flags.ArgumentParser):
@@ -93,7 +113,7 @@ class _CommandParser(argparse_flags.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line. Its result names the `command`."""
-    result = argparse_flags.ArgumentParser(
+    result = _Parser(
         prog="cudnn-rnn-tf",
         description="Fused recurrent networks for TensorFlow and Keras.",
         epilog=f"The environment variable {_LOG_LEVEL}=0 shows what TensorFlow logs.",
@@ -167,6 +187,9 @@ def parser() -> argparse.ArgumentParser:
         "--fused", action="store_true", help="keep this package's fused ops, in a SavedModel"
     )
     export.add_argument("--name", help="for ONNX: the recurrent layer to write alone")
+    export.add_argument(
+        "--force", action="store_true", help="replace TARGET if it exists: a file or a SavedModel"
+    )
 
     fast = command(
         "accelerate",
@@ -217,6 +240,8 @@ def parser() -> argparse.ArgumentParser:
         type=_count,
         help="steps of the shortest sequence; Keras gets a mask (default: as many as --steps)",
     )
-    measure.add_argument("--seconds", type=float, default=2.0, help="for each number (default: 2)")
+    measure.add_argument(
+        "--seconds", type=_seconds, default=2.0, help="for each number (default: 2)"
+    )
     measure.add_argument("--plot", metavar="FILE", help="also draw the numbers, as .png, .svg …")
     return result

@@ -1,7 +1,6 @@
 """Exports whole models to LiteRT, which was TensorFlow Lite."""
 
 import os
-import pathlib
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import ops, portable
+from cudnn_rnn_tf import ops, portable, targets
 from cudnn_rnn_tf.convert import network
-from cudnn_rnn_tf.convert.files import write_whole
-from cudnn_rnn_tf.keras.export_copies import export_copy, input_signature_of, new_file
+from cudnn_rnn_tf.keras.export_copies import export_copy, input_signature_of
 
 
 def export_litert(
@@ -46,7 +44,7 @@ def export_litert(
         FileExistsError: if `path` exists.
         OSError: if it cannot be written.
     """
-    path = new_file(path, ".tflite")
+    target = targets.check(path, ".tflite")
     with export_copy(model) as copy, tempfile.TemporaryDirectory() as directory:
         signature = keras.tree.map_structure(
             lambda spec: tf.TensorSpec(
@@ -67,11 +65,7 @@ def export_litert(
                 f"model {model.name!r} has what the converter to LiteRT does not know: "
                 f"{network.reason(error)}"
             ) from error
-
-    def write(partial: pathlib.Path) -> None:
-        partial.write_bytes(content)
-
-    write_whole(path, write)
+    targets.write_whole(target, lambda partial: partial.write_bytes(content))
 
 
 def _refuse(*_: Any, **__: Any) -> Any:

@@ -15,15 +15,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants, core_network, ops
+from cudnn_rnn_tf import constants, core_network, ops, targets
 from cudnn_rnn_tf._compat import layers_in
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network, onnx_format
-from cudnn_rnn_tf.convert.files import write_whole
 from cudnn_rnn_tf.keras.export_copies import (
     export_copy,
     input_signature_of,
-    new_file,
     unknown_steps_as_rows,
 )
 from cudnn_rnn_tf.lengths_and_masks import in_32_bits
@@ -65,7 +63,7 @@ def export_onnx(
         OSError: if it cannot be written.
         ImportError: if the packages onnx or tf2onnx are not installed.
     """
-    path = new_file(path, ".onnx")
+    target = targets.check(path, ".onnx")
     onnx = network.load_package("onnx", "'cudnn_rnn_tf[onnx]'")
     register_handler()
     with export_copy(model, is_float32=True) as copy:
@@ -93,7 +91,7 @@ def export_onnx(
                 ) from error
             _check_runs(onnx, onnx.load(partial, load_external_data=False).graph, model.name)
 
-        write_whole(path, write)
+        targets.write_whole(target, write)
 
 
 def _check_runs(onnx: Any, graph: Any, name: str) -> None:

@@ -1,16 +1,15 @@
 """Exports SavedModels that can be used without this package."""
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import core_network, ops
+from cudnn_rnn_tf import core_network, ops, targets
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.keras.export_copies import unknown_steps_as_rows
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
@@ -33,7 +32,7 @@ def export_portable(
     Args:
         model: a built Keras model with layers of this package anywhere in it, or a built Keras
             layer. It is not changed.
-        path: the directory to write, which must not exist.
+        path: the folder to write, which must not exist; the folder that it is in must.
         input_signature: as of `model.export`: the shapes and types of the inputs, such as
             `[tf.TensorSpec([1, None, 16])]`. None for the model's own inputs or, for one of this
             package's layers, its inputs [B, T, I] ([T, B, I] time-major), `inputs`.
@@ -41,8 +40,8 @@ def export_portable(
     Raises:
         TypeError: if `model` is no Keras layer.
         ValueError: if it is not built, or it is another layer than this package's without an input
-            signature, or `path` ends as a file of another format does (.keras, .h5, .tflite), or
-            fused ops come into the SavedModel by a way that cannot be changed, such as a
+            signature, or `path` ends as a file of another format does (.keras, .tflite, …), or is
+            a URL, or fused ops come into the SavedModel by a way that cannot be changed, such as a
             `tf.function` that was traced before.
         FileExistsError: if `path` exists.
         OSError: if it cannot be written.
@@ -51,49 +50,20 @@ def export_portable(
         raise TypeError(f"expected a Keras model or layer, but received {type(model).__name__}")
     if not model.built:
         raise ValueError(f"expected {model.name!r} to be built, so that it has weights to export")
-    path = os.fspath(path)
-    check_directory_name("path", path)
-    with new_directory(path):
+
+    def write(folder: pathlib.Path) -> None:
         with ops.substituted_forward(_forward), unknown_steps_as_rows(model):
             if isinstance(model, keras.Model):
-                model.export(path, verbose=False, input_signature=input_signature)
+                model.export(str(folder), verbose=False, input_signature=input_signature)
             else:
-                _export_layer(model, path, input_signature)
-        with tf.io.gfile.GFile(os.path.join(path, "saved_model.pb"), "rb") as file:
-            if _OP_PREFIX in file.read():
-                raise ValueError(
-                    f"{model.name!r} still has fused ops when exported, as a tf.function in it was "
-                    "traced before: make or load the model anew, and export that first"
-                )
+                _export_layer(model, str(folder), input_signature)
+        if _OP_PREFIX in (folder / "saved_model.pb").read_bytes():
+            raise ValueError(
+                f"{model.name!r} still has fused ops when exported, as a tf.function in it was "
+                "traced before: make or load the model anew, and export that first"
+            )
 
-
-@contextlib.contextmanager
-def new_directory(path: str) -> Iterator[None]:
-    """Removes a directory that the context is to write, if the context fails.
-
-    Raises:
-        FileExistsError: if the path exists, if only as a link that leads nowhere.
-        OSError: if TensorFlow cannot write there.
-    """
-    if tf.io.gfile.exists(path) or os.path.lexists(path):
-        raise FileExistsError(f"{path!r} exists already")
-    try:
-        yield
-    except BaseException as error:
-        if tf.io.gfile.exists(path):
-            tf.io.gfile.rmtree(path)
-        if isinstance(error, tf.errors.OpError):
-            raise OSError(f"cannot write {path}: {network.reason(error)}") from error
-        raise
-
-
-def check_directory_name(argument: str, path: str) -> None:
-    """Raises ValueError, naming the argument, for the name of a file of another format."""
-    if path.endswith((".keras", ".h5", ".tflite")):
-        raise ValueError(
-            f"expected {argument} to name the directory that is written, a SavedModel, but "
-            f"received {path!r}, which names a file of another format"
-        )
+    targets.write_whole(targets.check(path), write)
 
 
 def _export_layer(

@@ -185,7 +185,7 @@ def test_nothing_half_written_stays(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("m.pt", "m.h5"), ValueError, "ends in .pt, .*, but received '.*m.h5'"),
+        (("m.pt", "m.h5"), ValueError, "to end in .pt, .*, but received '.*m.h5'"),
         (("m.bin", "m.onnx"), ValueError, "m.bin: it is no file of Keras's, PyTorch's"),
         (("none.pt", "m.onnx"), FileNotFoundError, "no file '.*none.pt'"),
         (("m.pt", "none/m.onnx"), FileNotFoundError, "no directory '.*none'"),

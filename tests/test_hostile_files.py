@@ -443,9 +443,8 @@ def test_links_as_targets(leads_to, tmp_path, capsys):
 @pytest.mark.parametrize("option", [[], ["--fused"]])
 def test_export_to_where_nothing_can_be_written(option, tmp_path, capsys):
     good_keras(tmp_path / "m.keras")
-    for target in (tmp_path / "m.keras" / "out", "/proc/out"):
-        line = refused(capsys, "export", tmp_path / "m.keras", target, *option)
-        assert f"error: cannot write {target}: " in line
+    line = refused(capsys, "export", tmp_path / "m.keras", "/proc/out", *option)
+    assert line.endswith("error: cannot write /proc/out: No such file or directory\n")
 
 
 @pytest.mark.parametrize("option", [[], ["--fused"]])

@@ -209,6 +209,7 @@ def served(tmp_path_factory, request):
         for name in sorted(names):
             make_model, signature, calls = CASES[name]
             model = make_model()
+            (root / name).mkdir(parents=True)
             crnn.export_portable(model, root / name / "model", input_signature=signature)
             for number, arrays in enumerate(calls):
                 np.savez(root / name / f"inputs_{number}.npz", **arrays)
@@ -312,7 +313,7 @@ def test_wrong_arguments(tmp_path):
     with pytest.raises(FileExistsError, match="exists already"):
         crnn.export_portable(layer, tmp_path)
     for name in ("m.keras", "m.h5", "m.tflite"):
-        with pytest.raises(ValueError, match=f"expected path to name the directory .*{name}"):
+        with pytest.raises(ValueError, match=f"expected path to name the folder .*{name}"):
             crnn.export_portable(layer, tmp_path / name)
     dense = keras.layers.Dense(2)
     dense.build((None, 3))

@@ -2,14 +2,13 @@
 
 import os
 import pathlib
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from cudnn_rnn_tf import constants
+from cudnn_rnn_tf import constants, targets
 from cudnn_rnn_tf.convert import (
     file_kinds,
     keras_files,
@@ -67,18 +66,10 @@ def convert_file(
         ValueError: if a name ends otherwise, or the network cannot be converted.
         ImportError: if a format needs a package that is not installed.
     """
-    source, target = pathlib.Path(source), pathlib.Path(target)
-    if target.suffix not in TARGET_SUFFIXES:
-        raise ValueError(
-            f"expected a target that ends in {', '.join(TARGET_SUFFIXES)}, but received "
-            f"{str(target)!r}"
-        )
+    source = pathlib.Path(source)
+    target = targets.check(target, *TARGET_SUFFIXES, force=force, argument="the target")
     if stock_keras and target.suffix != ".keras":
         raise ValueError(f"stock_keras is for .keras files, but the target is {str(target)!r}")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"there is no directory {str(target.parent)!r}")
-    if os.path.lexists(target) and not force:
-        raise FileExistsError(f"{str(target)!r} exists already")
     try:
         for_inference = for_inference or target.suffix == ".onnx"
         layer, states = _read(source, name, rnn_mode, for_inference)
@@ -98,12 +89,7 @@ def convert_file(
     except Exception as error:
         # The libraries that read the formats may raise anything for a damaged file.
         raise ValueError(f"cannot convert {source}: {network.reason(error)}") from error
-    try:
-        write_whole(target, lambda path: _write(layer, states, path, stock_keras))
-    except (ImportError, TypeError, ValueError):
-        raise
-    except Exception as error:  # On a full disk, the libraries raise errors of their own.
-        raise OSError(f"cannot write {target}: {network.reason(error)}") from error
+    targets.write_whole(target, lambda path: _write(layer, states, path, stock_keras), force=force)
     where = str(source) if name is None else f"{source}, {name}"
     # Keras's own layers have one bias per gate, except for the GRU with reset_after.
     sums = stock_keras and layer.bias_mode == "double" and layer.rnn_mode != constants.CUDNN_GRU
@@ -186,14 +172,6 @@ def _write(
             layers = keras_format.to_keras(layer) if stock_keras else [layer]
             model = keras.Sequential([inputs, *layers])
         model.save(path)
-
-
-def write_whole(target: pathlib.Path, write: Callable[[pathlib.Path], None]) -> None:
-    """Has `write` write a file beside its place, and moves it there when it is complete."""
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as directory:
-        partial = pathlib.Path(directory, target.name)
-        write(partial)
-        partial.replace(target)
 
 
 def _describe(layer: CudnnRNN) -> str:

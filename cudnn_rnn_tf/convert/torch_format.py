@@ -248,7 +248,11 @@ def _reason(error: Exception) -> str:
 def write_state_dict(parameters: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
     """Writes a `.pt`, `.pth` or `.safetensors` file: the inverse of `read_state_dict`."""
     if path.suffix == ".safetensors":
-        _load_safetensors().numpy.save_file(dict(parameters), path)
+        safetensors = _load_safetensors()
+        try:
+            safetensors.numpy.save_file(dict(parameters), path)
+        except Exception as error:  # Of a full disk, it raises an error of its own class.
+            raise OSError(network.reason(error)) from error
         return
     torch = _load_torch()
     torch.save({key: _to_tensor(torch, value) for key, value in parameters.items()}, path)

@@ -3,8 +3,6 @@
 import contextlib
 import functools
 import inspect
-import os
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,21 +14,6 @@ from cudnn_rnn_tf.keras.acceleration import accelerated, check_built
 from cudnn_rnn_tf.keras.copies import copied, take_over_weights
 
 _OF_BFLOAT16 = ("bfloat16", "mixed_bfloat16")
-
-
-def new_file(path: str | os.PathLike[str], suffix: str) -> pathlib.Path:
-    """Returns the path of a file that is to be written.
-
-    Raises:
-        ValueError: if it does not end in the suffix.
-        FileExistsError: if there is such a file.
-    """
-    path = pathlib.Path(path)
-    if path.suffix != suffix:
-        raise ValueError(f"expected path to end in {suffix}, but received {str(path)!r}")
-    if os.path.lexists(path):
-        raise FileExistsError(f"{str(path)!r} exists already")
-    return path
 
 
 @contextlib.contextmanager
