@@ -81,11 +81,20 @@ def test_doctor_finds_what_is_wrong(capsys, monkeypatch):
         outputs, states = forward(*args, **kwargs)
         return outputs * 1.5, states
 
+    @tf.custom_gradient
+    def without_slope(outputs):
+        return tf.identity(outputs), lambda _: tf.fill(tf.shape(outputs), np.float32("nan"))
+
+    def does_not_train(*args, **kwargs):
+        outputs, states = forward(*args, **kwargs)
+        return without_slope(outputs), states
+
     def fails(*args, **kwargs):
         raise tf.errors.InternalError(None, None, "cuBLAS is not there")
 
     for changed, shown in (
         (wrong, "failed    CPU: the outputs differ from those of Keras's layers by 0."),
+        (does_not_train, "failed    CPU: a network's gradients are not finite"),
         (fails, "failed    CPU: cuBLAS is not there"),
     ):
         monkeypatch.setattr(ops, "forward", changed)

@@ -449,10 +449,14 @@ def test_attributes_of_cells(eagerly):
             assert (cell.dtype, len(cell.name) > 0) == (tf.float32, True)
             inputs, state = tf.constant(INPUTS[0], tf.float32), cell.zero_state(2, tf.float32)
             outputs, other = cell(inputs, state)[0], cell.call(inputs, state)[0]
+            biases = [variable for variable in cell.variables if "bias" in variable.name]
             if session:
                 session.run(v1.global_variables_initializer())
-                outputs, other = session.run([outputs, other])
+                outputs, other, biases = session.run([outputs, other, biases])
             np.testing.assert_array_equal(outputs, other)
+            # As TensorFlow 1's GRU cells, this one begins by keeping its state.
+            ones = 6 if isinstance(cell, cudnn_rnn.CudnnCompatibleGRUCell) else 0
+            assert [np.sum(bias) for bias in biases] == [ones] + [0] * (len(biases) - 1)
             assert_layers_attributes(cell, count)
 
     program(None) if eagerly else in_graph(program)

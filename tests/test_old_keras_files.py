@@ -15,6 +15,7 @@ from keras_reference import gru, hard_sigmoid, lstm, sigmoid, write
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import __main__, convert, file_inspection
+from cudnn_rnn_tf.convert.keras_configs import Translation
 
 tf_keras = pytest.importorskip("tf_keras")
 layers = tf_keras.layers
@@ -596,6 +597,22 @@ def test_what_cannot_be_expressed_is_named(tmp_path, capsys):
     assert __main__.main(["accelerate", str(path), str(tmp_path / "fast.keras")]) == 1
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and "cannot express 3 of the layers" in line
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "options", "message"),
+    [
+        ("2.3.1", "BatchNormalization", {"renorm": True}, "Keras 3 has no renorm=True"),
+        ("1.2.2", "Embedding", {"dropout": 0.2}, "Keras 3 has no dropout in an Embedding"),
+    ],
+)
+def test_options_that_are_gone(version, kind, options, message, tmp_path):
+    config = {"input_dim": 5, "output_dim": 3} if kind == "Embedding" else {}
+    for given in (options, dict.fromkeys(options, 0.0), {}):
+        layer = {"class_name": kind, "config": {**config, **given, "name": "a"}}
+        problems = Translation(version)
+        problems.layer(layer)
+        assert (message in problems.problems.get("a", "")) == (given is options)
 
 
 def test_custom_objects(tmp_path):

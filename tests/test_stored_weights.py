@@ -148,15 +148,19 @@ GRU_BLOCK_CELL = ("w_ru", "b_ru", "w_c", "b_c")
 
 
 @pytest.mark.parametrize(
-    ("names", "of_gru"),
+    ("cell", "names", "of_gru"),
     [
-        (("kernel", "bias"), GRU_CELL),
-        (("weights", "biases"), [part.replace("kernel", "weights") for part in GRU_CELL]),
-        (("kernel", "bias"), GRU_BLOCK_CELL),
+        ("lstm_cell", ("kernel", "bias"), GRU_CELL),
+        (
+            "lstm_fused_cell",
+            ("weights", "biases"),
+            [part.replace("kernel", "weights") for part in GRU_CELL],
+        ),
+        ("lstm_block_fused_cell", ("kernel", "bias"), GRU_BLOCK_CELL),
     ],
 )
-def test_cells_of_tensorflow_1(names, of_gru, tmp_path):
-    stack, both = "rnn/multi_rnn_cell/cell_{}/basic_lstm_cell", "bidirectional_rnn/{}/lstm_cell"
+def test_cells_of_tensorflow_1(cell, names, of_gru, tmp_path):
+    stack, both = "rnn/multi_rnn_cell/cell_{}/basic_lstm_cell", f"bidirectional_rnn/{{}}/{cell}"
     scopes = [stack.format(0), stack.format(1), both.format("fw"), both.format("bw")]
     variables = {}
     for index, scope in enumerate(scopes):
@@ -257,6 +261,10 @@ def test_weight_norm(way, tmp_path):
         "parametrization": torch.nn.utils.parametrizations.weight_norm,
     }[way]
     module = torch.nn.LSTM(4, 3, num_layers=2, bidirectional=True, batch_first=True)
+    zero = torch.nn.LSTM(4, 3)
+    torch.nn.init.zeros_(zero.weight_ih_l0[1])
+    received = convert.from_torch(norm(zero, "weight_ih_l0").state_dict())(normal(2, 5, 4))
+    np.testing.assert_array_equal(np.isnan(received), zero(torch.zeros(2, 5, 4))[0].isnan())
     for name in ("weight_ih_l0", "weight_hh_l0_reverse", "weight_hh_l1"):
         module = norm(module, name)
     with torch.no_grad():

@@ -183,8 +183,6 @@ def networks_in(arrays: Mapping[str, Array]) -> dict[str, StoredNetwork]:
 
 def _cell_and_part(key: str) -> tuple[str, str] | None:
     """Returns the name of the cell that an array belongs to, and what it is in it."""
-    if ".OPTIMIZER_SLOT/" in key:
-        return None
     name = re.sub(r"/\.ATTRIBUTES/VARIABLE_VALUE$|:0$", "", key)
     if saved := _SAVED_CELL.fullmatch(name):
         return saved[1], _SAVED_PARTS[int(saved[2])]

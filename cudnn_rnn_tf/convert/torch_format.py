@@ -311,7 +311,9 @@ def _with_lengths(g: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Returns the weight whose slices have the directions v and the lengths g."""
     axes = tuple(axis for axis in range(v.ndim) if g.ndim != v.ndim or g.shape[axis] == 1)
     lengths = np.sqrt(np.sum(np.square(v, dtype=np.float64), axis=axes, keepdims=True))
-    return (g * (v / np.where(lengths == 0, 1, lengths))).astype(v.dtype)
+    # As in PyTorch, a slice without a length becomes NaN.
+    with np.errstate(invalid="ignore"):
+        return (g * (v / lengths)).astype(v.dtype)
 
 
 def _load_torch() -> types.ModuleType:
