@@ -82,7 +82,7 @@ def write_whole(
     except FileExistsError:
         raise
     except (OSError, RuntimeError, tf.errors.OpError) as error:  # PyTorch raises the second.
-        text = network.reason(error).replace(str(partial), str(target))
+        text = network.reason(OSError(str(error).replace(str(partial), str(target))))
         if isinstance(error, OSError) and _HIDDEN in str(error.filename):
             text = str(error.strerror)
         already_said = f"cannot write {target}: "

@@ -93,6 +93,7 @@ def test_nothing_is_found(fuzz, target, capsys):
     ("target", "count"),
     [
         *(("layers", 10), ("models", 8), ("held", 8), ("onnx_graphs", 40), ("archives", 12)),
+        ("growth", 40),
         ("threads", 1),
     ],
 )

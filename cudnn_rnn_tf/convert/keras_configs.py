@@ -4,7 +4,6 @@ The results are in the format of Keras 3's own files, so that Keras makes the la
 has no equivalent is collected by the name of its layer.
 """
 
-import copy
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
@@ -12,7 +11,7 @@ from typing import Any, TypeGuard
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf.convert import network, untrusted
+from cudnn_rnn_tf.convert import model_memory, network
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional
 from cudnn_rnn_tf.keras.layers import GRU, LSTM
 
@@ -98,8 +97,8 @@ class Translation:
     Args:
         version: of Keras, as the file has it.
         custom_objects: the caller's classes and functions, by name.
-        bounded: whether the layers' weights are to begin as zeros within the current
-            `untrusted.memory_budget`, so that sizes in a config cannot fill the memory.
+        makes_layers: whether each layer is made, to see whether Keras can. Then the translation
+            is to take place where no memory is taken for weights.
 
     Attributes:
         problems: why a layer has no equivalent, by its name.
@@ -107,12 +106,15 @@ class Translation:
     """
 
     def __init__(
-        self, version: str, custom_objects: Mapping[str, Any] | None = None, bounded: bool = False
+        self,
+        version: str,
+        custom_objects: Mapping[str, Any] | None = None,
+        makes_layers: bool = True,
     ):
         self._is_keras_1 = version == "1" or version.startswith(("0.", "1."))
         self._is_keras_3 = version.startswith("3")
         self._custom_objects = dict(custom_objects or {})
-        self._bounded = bounded
+        self._makes_layers = makes_layers
         self.problems: dict[str, str] = {}
         self.has_initial_states = False
 
@@ -153,9 +155,12 @@ class Translation:
             return {"module": None, "class_name": short, "config": inner, "registered_name": kind}
         try:
             translated = self._known(kind, dict(inner), name)
-            keras.saving.deserialize_keras_object(
-                copy.deepcopy(translated), custom_objects=self._custom_objects, safe_mode=True
-            )
+            if self._makes_layers:
+                keras.saving.deserialize_keras_object(
+                    model_memory.light(translated),
+                    custom_objects=self._custom_objects,
+                    safe_mode=True,
+                )
         except Exception as error:  # The config is a stranger's, so any class may raise anything.
             # What is in a wrapper was reported already, under a name of its own.
             self.problems.setdefault(name, f"{kind}: {network.reason(error)}")
@@ -246,9 +251,6 @@ class Translation:
                     raise ValueError(f"Keras 3 has no {key}={value!r}")
             elif (silent := _GONE[key]) is not None and value not in silent:
                 raise ValueError(f"Keras 3 has no {key}={value!r}")
-        if self._bounded:
-            bound = _registered(untrusted.BoundedZeros, {})
-            kept |= {key: bound for key in accepted if key.endswith("_initializer")}
         return {**kept, "name": valid_name(name)}
 
     def _function(self, kind: str, inner: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from cudnn_rnn_tf._compat import keras_mask
-from cudnn_rnn_tf.convert import file_kinds, keras_arrays, network, untrusted
+from cudnn_rnn_tf.convert import file_kinds, keras_arrays, model_memory, network, untrusted
 from cudnn_rnn_tf.convert.keras_configs import Translation, is_model, recurrent_in, valid_name
 from cudnn_rnn_tf.keras.copies import take_over_weights
 
@@ -114,10 +114,12 @@ def _loaded(
         if not zipfile.is_zipfile(path):
             raise ValueError(f"{path} is no .keras file, or only a part of one: no zip archive")
         untrusted.check_archive(path)
-        untrusted.check_keras_config(path)
         version = _archived_version(path)
+        with zipfile.ZipFile(path) as archive:
+            config = untrusted.parsed(archive.read("config.json"), path)
         if version.startswith("2"):
-            return _archived_model(path, version, custom_objects)
+            return _archived_model(path, version, config, custom_objects)
+        model_memory.check_model(path, config, custom_objects)
         with _named(path, ".keras") as named:
             return keras.saving.load_model(named, custom_objects=custom_objects, compile=compile)
     if kind != "hdf5":
@@ -130,7 +132,12 @@ def _loaded(
                 "cudnn_rnn_tf.load_keras_weights(model, path)"
             )
         if source.version.startswith("3"):
-            untrusted.check_keras_config(path)
+            if not isinstance(source.config, dict):
+                raise ValueError(f"{path} has no model's config")
+            # The outermost config is without what tells where its class is.
+            kind = source.config["class_name"].replace("Functional", "Model")
+            place = {"module": "keras", "class_name": kind, "registered_name": kind}
+            model_memory.check_model(path, {**source.config, **place}, custom_objects)
             with _named(path, ".h5") as named:
                 return keras.saving.load_model(
                     named, custom_objects=custom_objects, compile=compile
@@ -187,20 +194,26 @@ def recurrent_layers(path: pathlib.Path) -> dict[str, keras.layers.Layer]:
     with H5Model(path) as source:
         if not is_model(source.config):
             return {}
-        # As for a whole model, the first round tells whether there is memory for the second one.
-        for bounded in (True, False):
-            with memory_budget(path):
-                translation = Translation(source.version, bounded=bounded)
-                config = translation.model(source.config)
-                for name, layer_config in recurrent_in(config):
-                    last = name.rpartition("/")[2]
-                    own = {key: each for key, each in weights.items() if last in key.split("/")}
-                    if last in translation.problems or not own:
-                        continue
-                    layer = keras.saving.deserialize_keras_object(layer_config, safe_mode=True)
-                    layer.build((None, None, next(iter(own.values())).shape[0]))
-                    keras_arrays.assign(layer, own)
-                    found[name] = layer
+        translation = Translation(source.version)
+        config = model_memory.without_weights(
+            lambda: translation.model(source.config), source.config
+        )
+        for name, layer_config in recurrent_in(config):
+            last = name.rpartition("/")[2]
+            own = {key: each for key, each in weights.items() if last in key.split("/")}
+            if last in translation.problems or not own:
+                continue
+
+            size = next(iter(own.values())).shape[0]
+
+            def make(layer_config: Any = layer_config, size: int = size) -> Any:
+                layer = keras.saving.deserialize_keras_object(layer_config, safe_mode=True)
+                layer.build((None, None, size))
+                return layer
+
+            model_memory.check_layer(path, model_memory.without_weights(make, layer_config))
+            found[name] = make()
+            keras_arrays.assign(found[name], own)
     return found
 
 
@@ -219,7 +232,7 @@ class H5Model:
         has_model = "model_weights" in self._file
         self._weights = untrusted.h5_item(self._file, "model_weights") if has_model else self._file
         text = _text(self._file.attrs.get("model_config"))
-        self.config: dict[str, Any] | None = None if text is None else json.loads(text)
+        self.config: Any = None if text is None else untrusted.parsed(text, path)
         versions = (owner.attrs.get("keras_version") for owner in (self._weights, self._file))
         self.version = next(filter(None, map(_text, versions)), "1")
         self.layer_names = _texts(self._weights, "layer_names")
@@ -272,12 +285,11 @@ class H5Model:
 
 
 def _archived_model(
-    path: pathlib.Path, version: str, custom_objects: Mapping[str, Any] | None
+    path: pathlib.Path, version: str, config: Any, custom_objects: Mapping[str, Any] | None
 ) -> keras.Model:
     """Returns the model of a `.keras` file of Keras 2, whose weights lie as in those of Keras 3."""
     with tempfile.TemporaryDirectory() as directory:
         with zipfile.ZipFile(path) as archive:
-            config = json.loads(archive.read("config.json"))
             weights = archive.extract("model.weights.h5", directory)
             has_assets = any(name.startswith("assets/") for name in archive.namelist())
 
@@ -308,31 +320,29 @@ def _made(
         raise ValueError(
             f"{path} holds a {kind}, whose layers only its own code says, not its config"
         )
-    # The first model tells, with no more memory than is allowed, whether all weights may be there;
-    # it begins with zeros in place of the initializers of the second one.
-    for bounded in (True, False):
-        with memory_budget(path):
-            translation = Translation(version, custom_objects, bounded)
-            translated = translation.model(config)
-            if translation.problems:
-                problems = "; ".join(f"{k!r}: {v}" for k, v in translation.problems.items())
-                raise ValueError(
-                    f"Keras 3 cannot express {len(translation.problems)} of the layers in "
-                    f"{path} ({problems}); cudnn-rnn-tf inspect lists its recurrent networks, and "
-                    "convert takes one out of it"
-                )
-            model = keras.saving.deserialize_keras_object(
-                translated, custom_objects=custom_objects, safe_mode=True
-            )
-        if not model.built:
-            raise ValueError(
-                f"{path} does not say the shape of the model's inputs: make the model, and load "
-                "the weights with cudnn_rnn_tf.load_keras_weights(model, path)"
-            )
+    translation = Translation(version, custom_objects)
+    translated = model_memory.without_weights(
+        lambda: translation.model(config), config, custom_objects
+    )
+    if translation.problems:
+        problems = "; ".join(f"{k!r}: {v}" for k, v in translation.problems.items())
+        raise ValueError(
+            f"Keras 3 cannot express {len(translation.problems)} of the layers in {path} "
+            f"({problems}); cudnn-rnn-tf inspect lists its recurrent networks, and convert takes "
+            "one out of it"
+        )
+    model_memory.check_model(path, translated, custom_objects)
+    model = keras.saving.deserialize_keras_object(
+        translated, custom_objects=custom_objects, safe_mode=True
+    )
+    if not model.built:
+        raise ValueError(
+            f"{path} does not say the shape of the model's inputs: make the model, and load the "
+            "weights with cudnn_rnn_tf.load_keras_weights(model, path)"
+        )
     load_weights(model)
     if translation.has_initial_states:
-        scope = keras.saving.custom_object_scope(dict(custom_objects or {}))
-        with memory_budget(path), scope:
+        with keras.saving.custom_object_scope(dict(custom_objects or {})):
             model = _with_masks(model)
     return model
 
@@ -367,11 +377,6 @@ def _with_masks(model: keras.Model) -> keras.Model:
     return copied
 
 
-def memory_budget(path: pathlib.Path) -> contextlib.AbstractContextManager[None]:
-    """Returns the context of the memory that a file's model may take."""
-    return untrusted.memory_budget(untrusted.largest_growth(untrusted.stored_bytes(path)))
-
-
 @contextlib.contextmanager
 def _named(path: pathlib.Path, suffix: str) -> Iterator[str]:
     """Gives a file a name by which Keras knows its format."""
@@ -393,4 +398,5 @@ def _texts(group: Any, name: str) -> list[str]:
     parts = [group.attrs[name]] if name in group.attrs else []
     while f"{name}{len(parts)}" in group.attrs:
         parts.append(group.attrs[f"{name}{len(parts)}"])
-    return [str(_text(each)) for part in parts for each in np.asarray(part).tolist()]
+    texts = (str(_text(each)) for part in parts for each in np.asarray(part).tolist())
+    return list(dict.fromkeys(texts))

@@ -1,6 +1,5 @@
 """Lists the recurrent layers in Keras's files by their configs, without making a model."""
 
-import json
 import pathlib
 import zipfile
 from collections.abc import Iterator
@@ -11,11 +10,12 @@ import keras
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import keras_format, named_arrays, network, untrusted
 from cudnn_rnn_tf.convert.keras_configs import Translation, is_model
-from cudnn_rnn_tf.convert.keras_files import H5Model, memory_budget
+from cudnn_rnn_tf.convert.keras_files import H5Model
 from cudnn_rnn_tf.convert.network import Network
 
 _STOCK_MODES = {"LSTM": "lstm", "GRU": "gru"}
 _OTHERS = ("RNN", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")
+_MOST_NETWORKS = 300
 _OWN_MODES = {layer.__name__: mode for mode, layer in network.LAYERS.items()}
 
 
@@ -23,9 +23,9 @@ def in_archive(path: pathlib.Path) -> Iterator[Network]:
     """Yields the recurrent layers in a `.keras` file."""
     untrusted.check_archive(path)
     with zipfile.ZipFile(path) as archive:
-        model = json.loads(archive.read("config.json"))
+        model = untrusted.parsed(archive.read("config.json"), path)
     # The outermost model's name is left out, since it would begin the name of every network.
-    yield from _in_config(model["config"], "")
+    yield from _in_model(model["config"], path)
 
 
 def in_hdf5(path: pathlib.Path) -> Iterator[Network]:
@@ -35,20 +35,18 @@ def in_hdf5(path: pathlib.Path) -> Iterator[Network]:
         if not is_model(source.config):
             yield from of_arrays(named_arrays.networks_in(source.all_datasets()))
             return
-        translation = Translation(source.version, bounded=True)
-        with memory_budget(path):
-            model = translation.model(source.config)
-        kernels = {
-            name: dataset.shape
-            for name, dataset in source.all_datasets().items()
-            if len(dataset.shape) == 2 and not name.endswith("recurrent_kernel:0")
-        }
-        for found in _in_config(model["config"], ""):
+        translation = Translation(source.version, makes_layers=False)
+        model = translation.model(source.config)
+        input_sizes: dict[str, int] = {}
+        for name, dataset in source.all_datasets().items():
+            if len(dataset.shape) == 2 and not name.endswith("recurrent_kernel:0"):
+                for part in name.split("/"):
+                    input_sizes.setdefault(part, dataset.shape[0])
+        for found in _in_model(model["config"], path):
             layer = found.name.rpartition("/")[2]
-            shapes = [shape for name, shape in kernels.items() if layer in name.split("/")]
             problem = translation.problems.get(layer)
             yield found._replace(
-                input_size=found.input_size or (shapes[0][0] if shapes else None),
+                input_size=found.input_size or input_sizes.get(layer),
                 convert=f"no: {problem}" if problem else found.convert,
             )
 
@@ -68,6 +66,14 @@ def of_arrays(networks: dict[str, named_arrays.StoredNetwork]) -> Iterator[Netwo
             stored.dtype,
             f"no: {refusal}" if refusal else "yes",
         )
+
+
+def _in_model(config: Any, path: pathlib.Path) -> Iterator[Network]:
+    """Yields the recurrent layers in a model's config; to look at each takes milliseconds."""
+    for number, found in enumerate(_in_config(config, "")):
+        if number == _MOST_NETWORKS:
+            raise ValueError(f"the model in {path} has more than {_MOST_NETWORKS} recurrent layers")
+        yield found
 
 
 def _in_config(config: Any, scope: str) -> Iterator[Network]:
@@ -125,7 +131,7 @@ def _of_stock(
         mode = constants.GRU_RESET_BEFORE
     if kind == "SimpleRNN":
         mode = f"rnn_{inner.get('activation')}"
-    refusal = _refusal(config)
+    refusal = f"no fused op runs layers of class {kind}" if kind in _OTHERS else _refusal(config)
     return Network(
         name,
         f"Bidirectional of {kind}" if wraps else kind,
@@ -133,7 +139,7 @@ def _of_stock(
         1,
         network.direction(wraps),
         input_size,
-        inner.get("units"),
+        units if isinstance(units := inner.get("units"), int) else None,
         _dtype_of(inner),
         f"no: {refusal}" if refusal else "yes",
     )
@@ -141,11 +147,37 @@ def _of_stock(
 
 def _refusal(config: dict[str, Any]) -> str:
     """Returns why `from_keras` does not take the layer of a config; "" if it does."""
+    if odd := next(_odd_arguments(config), None):
+        return f"its {odd} is neither a number nor a name nor an object such as an initializer"
     try:
         layer = keras.saving.deserialize_keras_object(_unbuilt(config), safe_mode=True)
     except Exception as error:  # The config is a stranger's, so any class may raise anything.
         return network.reason(error)
     return keras_format.why_not(layer)
+
+
+def _odd_arguments(config: dict[str, Any]) -> Iterator[str]:
+    """Yields the names of a layer's arguments of which objects are not made, as they may be large.
+
+    A layer without weights is made of the others.
+    """
+    for name, value in config["config"].items():
+        if name in ("layer", "backward_layer") and isinstance(value, dict):
+            is_known = value.get("class_name") in (*_STOCK_MODES, "SimpleRNN")
+            if not is_known or not isinstance(value.get("config"), dict):
+                yield name
+            else:
+                yield from _odd_arguments(value)
+        elif not _is_plain(value):
+            yield name
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        inner = value.get("config")
+        parts = inner.values() if isinstance(inner, dict) else ()
+        return untrusted.is_argument(value) and all(map(_is_plain, parts))
+    return not isinstance(value, list) or all(map(_is_plain, value))
 
 
 def _unbuilt(config: Any) -> Any:

@@ -1,7 +1,5 @@
 """Bounds what reading a file may cost, so that a stranger's small file cannot fill the memory."""
 
-import contextlib
-import contextvars
 import json
 import math
 import os
@@ -9,12 +7,11 @@ import pathlib
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import h5py
 import keras
-import numpy as np
 
 # Whatever a file holds may have this many bytes, or be this many times as large as the file.
 _ALWAYS_FITS = 64 << 20
@@ -23,16 +20,21 @@ _MOST_GROWTH = 10
 _TEXTS = ("config.json", "metadata.json", "data.pkl")
 _LARGEST_TEXT = 16 << 20
 _LARGEST_MESSAGE = (2 << 30) - 1
-
-
-def largest_growth(stored: int) -> int:
-    """Returns how many bytes there may be in a file of `stored` bytes."""
-    return max(_ALWAYS_FITS, _MOST_GROWTH * stored)
+_MOST_BRACKETS = 200_000
+_MOST_LAYERS = 5_000
+# Where the classes of a layer's arguments are, and what they derive from.
+_OF_ARGUMENTS = (keras.initializers, keras.regularizers, keras.constraints, keras.dtype_policies)
+_ARGUMENTS = (
+    keras.initializers.Initializer,
+    keras.regularizers.Regularizer,
+    keras.constraints.Constraint,
+    keras.dtype_policies.DTypePolicy,
+)
 
 
 def check_growth(what: str, received: int, stored: int) -> None:
     """Raises ValueError if something from a file has many more bytes than the file."""
-    limit = largest_growth(stored)
+    limit = max(_ALWAYS_FITS, _MOST_GROWTH * stored)
     if received > limit:
         raise ValueError(
             f"{what} {received:,} bytes, but no more than {limit:,} are expected of a file of "
@@ -113,31 +115,32 @@ def h5_item(group: h5py.Group, name: str) -> Any:
         if not isinstance(link, h5py.HardLink):
             raise ValueError(f"it has no {name!r}")
         item = item[part]
-    if isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
-        raise ValueError(f"{name!r} in it lies in another file")
     return item
 
 
-def check_keras_config(path: pathlib.Path) -> None:
-    """Checks the layers that the configuration in a file of Keras's asks for.
-
-    Keras makes a model, with all its weights, before it looks at those in the file.
+def parsed(text: str | bytes, path: pathlib.Path) -> Any:
+    """Returns what a text in JSON says of a model in a file.
 
     Raises:
-        ValueError: if their matrices alone would be far larger than the file.
-        zipfile.BadZipFile, KeyError, OSError: if it is damaged.
+        ValueError: if it is none, or says of far more than models have.
     """
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            text = archive.read("config.json")
-    else:
-        with h5py.File(path, "r") as file:
-            text = file.attrs.get("model_config", "null")
-    numbers = sum(_numbers_of(config) for config in _dicts_in(json.loads(text)))
-    check_growth(f"the layers of {path} have weights of", 4 * numbers, stored_bytes(path))
+    brackets = sum(text.count(each) for each in ((b"{", b"[") if isinstance(text, bytes) else "{["))
+    _check_count(path, brackets, "brackets", _MOST_BRACKETS)
+    config = json.loads(text)
+    _check_count(path, sum(map(_is_layer, dicts_in(config))), "layers", _MOST_LAYERS)
+    return config
 
 
-def _dicts_in(config: Any) -> Iterator[dict[str, Any]]:
+def _check_count(path: pathlib.Path, received: int, what: str, most: int) -> None:
+    if received > most:
+        raise ValueError(
+            f"the model's config in {path} has {received:,} {what}, but no more than {most:,} are "
+            "expected"
+        )
+
+
+def dicts_in(config: Any) -> Iterator[dict[str, Any]]:
+    """Yields all dictionaries in what JSON may hold."""
     unread = [config]
     while unread:
         item = unread.pop()
@@ -147,24 +150,23 @@ def _dicts_in(config: Any) -> Iterator[dict[str, Any]]:
             unread += item.values() if isinstance(item, dict) else item
 
 
-def _numbers_of(config: dict[str, Any]) -> int:
-    """Returns how many numbers the largest matrices of a layer have at least."""
-    inner, build = config.get("config"), config.get("build_config")
-    if not isinstance(inner, dict):
-        return 0
+def is_argument(config: dict[str, Any]) -> bool:
+    """Returns whether a config is that of an object of a few numbers, such as an initializer."""
+    kind, module = config.get("class_name"), config.get("module") or "keras"
+    registered = keras.saving.get_registered_object(config.get("registered_name") or kind)
+    if kind == "function" or not isinstance(kind, str):
+        return kind == "function"
+    if registered is None and module.partition(".")[0] != "keras":
+        return False
+    owners = [registered, *(getattr(each, kind, None) for each in _OF_ARGUMENTS)]
+    return any(isinstance(owner, type) and issubclass(owner, _ARGUMENTS) for owner in owners)
 
-    def size(name: str, default: int = 0) -> int:
-        value = inner.get(name, default)
-        return value if isinstance(value, int) and value > 0 else default
 
-    shape = build.get("input_shape") if isinstance(build, dict) else None
-    inputs = shape[-1] if isinstance(shape, list) and shape else None
-    inputs = inputs if isinstance(inputs, int) and inputs > 0 else 1
-    units = size("units") or size("num_units")
-    numbers = units * inputs + size("input_dim") * size("output_dim")
-    if "recurrent_initializer" in inner:
-        numbers += size("num_layers", 1) * units**2
-    return numbers
+def _is_layer(config: dict[str, Any]) -> bool:
+    kind = config.get("class_name")
+    if not isinstance(kind, str) or kind.startswith("__") or "config" not in config:
+        return False
+    return not is_argument(config)
 
 
 def _unpacked(archive: zipfile.ZipFile) -> int:
@@ -179,39 +181,16 @@ def _check_weights(name: str, file: Any, stored: int, is_archive: bool) -> None:
         return
     received = 0
 
-    def add(_: str, item: Any) -> None:
+    def add(path: str, item: Any) -> None:
         nonlocal received
+        if isinstance(item, h5py.ExternalLink):
+            raise ValueError(f"{path!r} in {name} lies in another file")
+        item = weights[path] if isinstance(item, h5py.HardLink) else None
         if isinstance(item, h5py.Dataset) and item.shape is not None:
+            if item.external or item.is_virtual:
+                raise ValueError(f"{path!r} in {name} lies in another file")
             received += math.prod(item.shape) * item.dtype.itemsize
 
     with h5py.File(file, "r") as weights:
-        weights.visititems(add)
+        weights.visititems_links(add)
     check_growth(f"the arrays of {name} have", received, stored)
-
-
-_budget: contextvars.ContextVar[int] = contextvars.ContextVar("budget", default=0)
-
-
-@contextlib.contextmanager
-def memory_budget(size: int) -> Iterator[None]:
-    """Has `BoundedZeros` make no more than `size` bytes in all."""
-    token = _budget.set(size)
-    try:
-        yield
-    finally:
-        _budget.reset(token)
-
-
-@keras.saving.register_keras_serializable("cudnn_rnn_tf")
-class BoundedZeros(keras.initializers.Initializer):
-    """Begins weights as zeros, as long as the `memory_budget` lasts."""
-
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Any:
-        size = math.prod(shape) * np.dtype(dtype or "float32").itemsize
-        if size > _budget.get():
-            raise ValueError(
-                f"the model has weights of shape {tuple(shape)}, of which the file cannot hold "
-                "the values"
-            )
-        _budget.set(_budget.get() - size)
-        return keras.ops.zeros(shape, dtype)

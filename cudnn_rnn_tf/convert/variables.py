@@ -1,5 +1,6 @@
 """Reads the variables of TensorFlow's checkpoints and SavedModels."""
 
+import glob
 import pathlib
 import re
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf._compat import trackable_object_graph_pb2
+from cudnn_rnn_tf.convert import untrusted
 
 _NUMBERED = re.compile(r"(?:variables|_all_variables)/\d+/\.ATTRIBUTES/VARIABLE_VALUE")
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -30,7 +32,14 @@ def variables_in(prefix: str) -> dict[str, Variable]:
     """Returns the variables of a checkpoint by name.
 
     A SavedModel may number its variables; then these are the names that the variables had.
+
+    Raises:
+        FileNotFoundError: if one of its files is no regular file: from a pipe, TensorFlow would
+            wait for ever.
     """
+    place = pathlib.Path(prefix)
+    for path in (f"{prefix}.index", *place.parent.glob(f"{glob.escape(place.name)}.data-*")):
+        untrusted.stored_bytes(path)
     reader = tf.train.load_checkpoint(prefix)
     types = reader.get_variable_to_dtype_map()
     shapes = reader.get_variable_to_shape_map()
