@@ -124,7 +124,8 @@ def parsed(text: str | bytes, path: pathlib.Path) -> Any:
     Raises:
         ValueError: if it is none, or says of far more than models have.
     """
-    brackets = sum(text.count(each) for each in ((b"{", b"[") if isinstance(text, bytes) else "{["))
+    text = text.decode() if isinstance(text, bytes) else text
+    brackets = text.count("{") + text.count("[")
     _check_count(path, brackets, "brackets", _MOST_BRACKETS)
     config = json.loads(text)
     _check_count(path, sum(map(_is_layer, dicts_in(config))), "layers", _MOST_LAYERS)

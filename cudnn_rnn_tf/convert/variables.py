@@ -38,7 +38,8 @@ def variables_in(prefix: str) -> dict[str, Variable]:
             wait for ever.
     """
     place = pathlib.Path(prefix)
-    for path in (f"{prefix}.index", *place.parent.glob(f"{glob.escape(place.name)}.data-*")):
+    data = place.parent.glob(f"{glob.escape(place.name)}.data-*")
+    for path in (place.with_name(f"{place.name}.index"), *data):
         untrusted.stored_bytes(path)
     reader = tf.train.load_checkpoint(prefix)
     types = reader.get_variable_to_dtype_map()
