@@ -59,6 +59,11 @@ class _BufferSaveable(SaveableObject, _compat.Trackable):
             # A Saver accepts two saveables of one variable only if their operations differ.
             op = tf.identity(variable)
             tensors = self._tensors()
+            # A meta graph has the object's name among its saveable ones, and whoever imports it
+            # looks for an operation of that name.
+            graph = tf.compat.v1.get_default_graph()
+            with graph.name_scope(None), graph.control_dependencies(None):
+                tf.no_op(name)
         specs = [
             SaveSpec(
                 tensor,

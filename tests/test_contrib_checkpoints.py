@@ -75,6 +75,34 @@ def test_default_saver(build, tmp_path):
     assert_close(in_graph(restore), outputs)
 
 
+@pytest.mark.parametrize("import_scope", [None, "again"])
+def test_meta_graph(import_scope, tmp_path):
+    """A Saver writes one beside each checkpoint, from which programs go on training."""
+
+    def train(session):
+        layers = two_layers(build=False)
+        outputs = [layer(INPUTS)[0] for layer in layers]
+        loss = tf.add_n([tf.reduce_sum(each**2) for each in outputs])
+        step = v1.train.AdamOptimizer(0.02).minimize(loss)
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        checkpoint = v1.train.Saver().save(session, str(tmp_path / "model"))
+        losses = [session.run([loss, step])[0] for _ in range(3)]
+        return checkpoint, loss.name, step.name, losses
+
+    checkpoint, loss, step, losses = in_graph(train)
+
+    def go_on(session):
+        saver = v1.train.import_meta_graph(f"{checkpoint}.meta", import_scope=import_scope)
+        saver.restore(session, checkpoint)
+        names = [f"{import_scope}/{name}" if import_scope else name for name in (loss, step)]
+        fetched = session.graph.get_tensor_by_name(names[0])
+        operation = session.graph.get_operation_by_name(names[1])
+        return [session.run([fetched, operation])[0] for _ in range(3)]
+
+    assert_close(in_graph(go_on), losses)
+
+
 def test_several_layers_of_one_kind_that_were_built(tmp_path):
     """Contrib gave their tensors the same names. The first layer still has these names."""
 
