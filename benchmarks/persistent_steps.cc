@@ -200,7 +200,9 @@ int Main(int argc, char** argv) {
   for (int i = 4; i + 4 < argc; i += 5) {
     const std::string mode = argv[i], type = argv[i + 1];
     KernelRequest request = {};
-    if (!ParseName(mode, &request.rnn_mode)) return 1;
+    if (!ParseName(mode, &request.rnn_mode)) {
+      Check({RnnStatus::Code::kInvalidArgument, "there is no mode " + mode});
+    }
     request.dtype = type == "float16"    ? RnnDataType::kFloat16
                     : type == "bfloat16" ? RnnDataType::kBfloat16
                                          : RnnDataType::kFloat32;
@@ -246,6 +248,7 @@ int Main(int argc, char** argv) {
                                shape.is_cluster == chosen.is_cluster &&
                                shape.row_tiles == chosen.row_tiles &&
                                shape.splits == chosen.splits &&
+                               shape.products == chosen.products &&
                                shape.resident_pairs == chosen.resident_pairs &&
                                shape.warps == chosen.warps;
         if (only_chosen && !is_chosen) continue;
@@ -285,6 +288,7 @@ int Main(int argc, char** argv) {
            << ", \"warps\": " << shape.warps << ", \"splits\": " << shape.splits
            << ", \"row_tiles\": " << shape.row_tiles
            << ", \"resident_pairs\": " << shape.resident_pairs
+           << ", \"products\": " << shape.products
            << ", \"model_cycles\": " << candidate.division.cycles
            << ", \"is_chosen\": " << (candidate.is_chosen ? "true" : "false")
            << ", \"microseconds\": " << time << "}" << std::endl;

@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # The largest errors, relative to the largest number of a tensor. Results pass through a few dozen
 # steps, each of which is rounded to the type.
 TOLERANCE = {"float32": 1e-5, "float16": 0.01, "bfloat16": 0.06}
+TOLERANCE_OF_HALVES = 2e-3  # Floats that are rounded to float16 where they are multiplied.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +41,15 @@ class Shape:
     backward_resident: int
     is_stack: int = 0
     is_of_old_gpu: int = 0  # Whether the GPU has no clusters but those of one block.
-    products: int = 0  # 1 if floats are split for the tensor cores, 2 with fused multiply-adds.
+    # 1 if floats are split for the tensor cores, 2 with fused multiply-adds, 3 in float16.
+    products: int = 0
 
     def __str__(self) -> str:
         return "-".join(str(value) for value in dataclasses.astuple(self))
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCE_OF_HALVES if self.products == 3 else TOLERANCE[self.dtype]
 
 
 SHAPES = [
@@ -69,6 +75,11 @@ SHAPES = [
     Shape("lstm", "float32", 24, 2, 1, 12, 2, 3, 1, 1, 2, 2, products=2),
     Shape("gru", "float32", 40, 2, 0, 20, 2, 5, 1, 1, 2, 1, products=2),
     Shape("rnn_tanh", "float32", 37, 1, 1, 40, 1, 4, 2, 1, 2, 1, is_of_old_gpu=1, products=2),
+    Shape("lstm", "float32", 24, 2, 1, 16, 1, 2, 2, 1, 2, 1, products=3),
+    Shape("gru", "float32", 21, 4, 1, 8, 2, 2, 1, 0, 2, 1, products=3),
+    Shape("rnn_tanh", "float32", 37, 1, 1, 40, 1, 4, 2, 1, 2, 2, is_of_old_gpu=1, products=3),
+    Shape("lstm", "float32", 61, 4, 0, 16, 1, 2, 1, 1, 2, 1, products=3),
+    Shape("gru", "float32", 40, 2, 0, 24, 2, 3, 1, 1, 2, 1, products=3),
 ]
 
 # Stacks have no backward kernel.
@@ -82,6 +93,8 @@ STACKS = [
     Shape("lstm", "float16", 24, 1, 1, 24, 1, 2, 1, 1, 0, 0, is_stack=1, is_of_old_gpu=1),
     Shape("gru", "float32", 20, 3, 1, 8, 1, 4, 2, 0, 0, 0, is_stack=1, products=1),
     Shape("lstm", "float32", 24, 1, 1, 24, 1, 2, 1, 1, 0, 0, 1, is_of_old_gpu=1, products=2),
+    Shape("lstm", "float32", 44, 2, 1, 24, 1, 4, 2, 1, 0, 0, is_stack=1, products=3),
+    Shape("gru", "float32", 20, 3, 1, 8, 1, 2, 1, 0, 0, 0, is_stack=1, products=3),
 ]
 
 
@@ -275,6 +288,44 @@ class _Network:
             time_major=True,
         )
 
+    def buffers(
+        self, d: int, lead: tuple[int, int], gradients: list[np.ndarray], outputs: np.ndarray
+    ) -> types.SimpleNamespace:
+        """Returns what the kernels read and write for direction `d`.
+
+        Rows are (time, sequence) or (sequence, time). Places that are not written stay NaN.
+        `gradients` are those of the outputs, which have the rows' order, and of the states.
+        """
+        gates, slots, units = self.gates, self.slots, self.shape.num_units
+        steps, batch = self.products.shape[:2]
+        gate_buffer = self.full(*lead, slots * units)
+        of_input = _reordered(self.products[:, :, d], lead == (steps, batch))
+        gate_buffer[..., : gates * units] = of_input
+        rows = -(-batch // (8 * self.shape.row_tiles)) * 8 * self.shape.row_tiles
+        at = d * units * outputs.itemsize
+        return types.SimpleNamespace(
+            **NO_PROJECTION,
+            recurrent_weights=self.recurrent[d],
+            input_bias=self.biases[d][0],
+            recurrent_bias=self.biases[d][1],
+            gates=gate_buffer,
+            input_weights=None,
+            input=None,
+            cells=self.full(*lead, units, dtype=np.float32),
+            previous_h=self.full(*lead, units),
+            first_h=self.states[0][d].copy(),
+            first_c=self.states[-1][d].copy(),
+            output=_pointer(outputs) + at,
+            last_h=self.full(batch, units),
+            last_c=self.full(batch, units),
+            output_backprop=_pointer(gradients[0]) + at,
+            last_h_backprop=gradients[1][d].copy(),
+            last_c_backprop=gradients[-1][d].copy(),
+            first_h_backprop=self.full(batch, units),
+            first_c_backprop=self.full(batch, units),
+            bias_sums=self.full(rows, slots * units, dtype=np.float32),
+        )
+
     def call(
         self, kernel: ctypes.CDLL, kind: type, buffers: list, strides: tuple[int, int]
     ) -> None:
@@ -313,48 +364,20 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
         run, d_outputs.astype(np.float64), [d.astype(np.float64) for d in d_states]
     )
 
-    # For the kernels, each direction has its own buffers, whose rows are (time, sequence) or
-    # (sequence, time). Places that are not written stay NaN.
     strides = (batch, 1) if time_major else (1, steps)
     lead = (steps, batch) if time_major else (batch, steps)
     # In a caller's state of no steps, the bits may be those of a state that was not sent yet.
     is_nan = np.zeros(batch, bool) if net.lengths is None else net.lengths == 0
-    first_h = net.states[0].copy()
+    first_h = net.states[0]
     first_h.view(f"u{first_h.itemsize}")[:, is_nan] = np.iinfo(f"u{first_h.itemsize}").max
     outputs = net.full(*lead, directions * units)
     d_outputs_here = np.ascontiguousarray(_reordered(d_outputs, time_major))
-    rows = -(-batch // (8 * shape.row_tiles)) * 8 * shape.row_tiles
-    buffers = []
-    for d in range(directions):
-        gate_buffer = net.full(*lead, slots * units)
-        gate_buffer[..., : gates * units] = _reordered(net.products[:, :, d], time_major)
-        buffers.append(
-            types.SimpleNamespace(
-                **NO_PROJECTION,
-                recurrent_weights=net.recurrent[d],
-                input_bias=net.biases[d][0],
-                recurrent_bias=net.biases[d][1],
-                gates=gate_buffer,
-                input_weights=None,
-                input=None,
-                cells=net.full(*lead, units, dtype=np.float32),
-                previous_h=net.full(*lead, units),
-                first_h=first_h[d],
-                first_c=net.states[-1][d].copy(),
-                output=_pointer(outputs) + d * units * outputs.itemsize,
-                last_h=net.full(batch, units),
-                last_c=net.full(batch, units),
-                output_backprop=_pointer(d_outputs_here) + d * units * outputs.itemsize,
-                last_h_backprop=d_states[0][d].copy(),
-                last_c_backprop=d_states[-1][d].copy(),
-                first_h_backprop=net.full(batch, units),
-                first_c_backprop=net.full(batch, units),
-                bias_sums=net.full(rows, slots * units, dtype=np.float32),
-            )
-        )
+    buffers = [
+        net.buffers(d, lead, [d_outputs_here, *d_states], outputs) for d in range(directions)
+    ]
     net.call(_compile(shape, "forward", folder), FORWARD, buffers, strides)
 
-    check = functools.partial(_check, TOLERANCE[shape.dtype])
+    check = functools.partial(_check, shape.tolerance)
     check("outputs", _reordered(outputs, time_major), run.outputs)
     for d, b in enumerate(buffers):
         check("h", b.last_h[~is_nan], run.states[0][d][~is_nan])
@@ -385,6 +408,115 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
         check("d_weights", d_recurrent, np.stack(expected_weights[first + gates :][:gates]))
         check("d_input_bias", sums[:gates], np.stack(expected_biases[first:][:gates]))
         check("d_recurrent_bias", sums[parts], np.stack(expected_biases[first + gates :][:gates]))
+
+
+def _in_tf32(values: np.ndarray) -> np.ndarray:
+    bits = values.astype(np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+
+
+def _largest(rows: np.ndarray, least: float = 2.0**-98) -> np.ndarray:
+    """Returns the largest finite number of each row, of which its power of two is made."""
+    return np.where(np.isfinite(rows), np.abs(rows), least).max(axis=1, initial=least)
+
+
+def _check_sums(
+    sums: np.ndarray, a: np.ndarray, b: np.ndarray, largest: np.ndarray, is_as_in_tf32: bool
+) -> None:
+    """Checks `sums`, which should be a @ b. `largest` bounds the terms of each sum, added up.
+
+    Two roundings to eleven bits change a term by at most 2**-10. What is small beside the largest
+    number is off by up to 2**-39 of that.
+    """
+    with np.errstate(invalid="ignore"):
+        exact, magnitudes = a @ b, np.abs(a) @ np.abs(b)
+        errors = np.abs(sums - exact)
+    is_finite = np.isfinite(exact)
+    assert np.array_equal(np.isfinite(sums), is_finite)
+    bounds = 1.001 * 2.0**-10 * magnitudes + 2.0**-38 * largest + 2.0**-140
+    assert (errors <= bounds)[is_finite].all()
+    if is_as_in_tf32:
+        of_tf32 = _in_tf32(a) @ _in_tf32(b) - exact
+        norm, norm_of_tf32 = (np.linalg.norm(each / magnitudes) for each in (errors, of_tf32))
+        assert norm <= 1.05 * norm_of_tf32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", ["near", "far", "dead", "subnormal", "not finite"])
+@pytest.mark.parametrize(
+    "shape", [shape for shape in SHAPES if shape.products == 3 and shape.is_cluster], ids=str
+)
+def test_products_in_float16_have_the_range_of_floats(shape, draw, folder):
+    """Of the gates' sums, those of the candidate are seen: a GRU stores them, others their tanh."""
+    units, batch, is_gru = shape.num_units, 19, shape.rnn_mode == "gru"
+    net = _Network(shape, np.random.default_rng(units), 1, 1)
+    rng, gates = net.rng, net.gates
+    rows = slice(2 * units, 3 * units) if gates > 1 else slice(units)
+
+    def spread(*dims: int, bits: float = 27.0 if draw == "near" else 60.0) -> np.ndarray:
+        return rng.choice([-1, 1], dims) * 2.0 ** -rng.uniform(0, bits, dims)
+
+    net.biases, net.lengths, net.order = [[None, None]], None, None
+    for _ in range(4):
+        h, weights = spread(batch, units), spread(gates * units, units)
+        gradients = [spread(1, batch, units, bits=20.0) for _ in range(2 + net.is_lstm)]
+        if draw == "near":
+            h[:, 0] = 1.0  # As large as a GRU's h may become.
+        elif draw == "dead":  # Units that nobody reads, and two halves that read only themselves.
+            half, is_dead = np.arange(units) % 2, np.arange(units) % 3 == 0
+            h = np.where(is_dead, 1e4, 1e-9) * np.sign(h)
+            weights *= (np.tile(half, gates)[:, None] == half) & ~is_dead
+            gradients = [gradient * np.where(half, 1.0, 1e-10) for gradient in gradients]
+        else:
+            h *= 10.0 ** rng.uniform(-12, 30, (batch, 1) if is_gru else 1)
+            gradients[0] *= 10.0 ** rng.uniform(-20, 6, (batch, 1))
+        if is_gru:
+            weights *= 10.0 ** rng.uniform(-3, 3, (gates * units, 1))
+            # No gradient passes the update gate, beside which that of the sums would be small.
+            weights[units : 2 * units] = 0.0
+        else:  # A tanh keeps the digits of sums below 1.
+            weights /= 1e-20 + (np.abs(weights) @ np.abs(h.T)).max(axis=1, keepdims=True)
+        if draw == "subnormal":
+            weights[::3] *= 2.0**-130
+            h[::2] *= 2.0**-130
+        elif draw == "not finite":
+            weights.flat[rng.integers(weights.size, size=3)] = [np.inf, -np.inf, np.nan]
+            h[:3, 1] = [np.inf, -np.inf, np.nan]
+            gradients[0][0, 3, 1] = np.inf
+        net.products = np.zeros((1, batch, 1, gates * units), np.float32)
+        if is_gru:
+            net.products[..., units : 2 * units] = -200.0
+        net.recurrent = [weights.astype(np.float32)]
+        net.states = [h[None].astype(np.float32), net.draw(1, batch, units)][: 1 + net.is_lstm]
+        gradients = [gradient.astype(np.float32) for gradient in gradients]
+        outputs = net.full(1, batch, units)
+        buffers = net.buffers(0, (1, batch), gradients, outputs)
+        weights, h = (each.astype(np.float64) for each in (net.recurrent[0], net.states[0][0]))
+
+        net.call(_compile(shape, "forward", folder), FORWARD, [buffers], (batch, 1))
+        slots = buffers.gates.reshape(batch, net.slots, units)
+        sums = slots[:, 3 if is_gru else 2 if net.is_lstm else 0].T.astype(np.float64)
+        with np.errstate(divide="ignore"):
+            sums = sums if is_gru else np.arctanh(sums)
+        of_h = _largest(h, 1.0 if is_gru else 2.0**-98)
+        largest = units * np.outer(_largest(weights[rows]), of_h)
+        _check_sums(sums, weights[rows], h.T, largest, draw == "near")
+
+        if draw == "not finite":  # Gradients reach all weights.
+            slots[:] = rng.uniform(0.1, 0.9, slots.shape)
+            slots[:, 1:2] *= not is_gru
+            for values in (buffers.cells, buffers.previous_h, buffers.first_c):
+                values[:] = 0.5
+        net.call(_compile(shape, "backward", folder), BACKWARD, [buffers], (batch, 1))
+        d_gates = slots[:, [0, 1, 3] if is_gru else range(gates)].astype(np.float64)
+        terms = _largest(weights).reshape(gates, units) * np.abs(d_gates)
+        largest = np.zeros(batch)
+        for first in range(0, units, shape.block_units):
+            of_block = terms[..., first : first + shape.block_units].reshape(batch, -1)
+            largest += of_block.shape[1] * of_block.max(axis=1)
+        sums = buffers.first_h_backprop.T.astype(np.float64)
+        d_gates = d_gates.reshape(batch, -1).T
+        _check_sums(sums, weights.T, d_gates, largest, draw == "near")
 
 
 @pytest.mark.slow
@@ -424,7 +556,7 @@ def test_stacks_agree_with_the_reference(shape, with_lengths, folder):
         )
     net.call(_compile(shape, "forward", folder), FORWARD, buffers, (batch, 1))
 
-    check = functools.partial(_check, layers * TOLERANCE[shape.dtype])
+    check = functools.partial(_check, layers * shape.tolerance)
     check("outputs", buffers[-1].output, net.run.outputs)
     for layer, own in enumerate(buffers):
         check("h", own.last_h, net.run.states[0][layer])

@@ -70,15 +70,25 @@ inline Word ToWord(const float* values) {
          static_cast<Word>(FromFloat(values[1])) << 16;
 #endif
 }
-inline Word ToOperand(Word word) { return word; }
-inline Word ToTf32(Word word) { return (word + 0x1000u) & ~0x1FFFu; }
-// Returns a word as the tensor cores read it: of a float that is a part, they
-// cut off the last bits.
-inline Word AsRead(Word word) {
-#if PRODUCTS == 1
-  word &= ~0x1FFFu;
+inline Word ToOperands(const float* values) {
+#if defined(IS_FLOAT) && PRODUCTS == 3
+  return static_cast<Word>(ToHalf(values[0])) |
+         static_cast<Word>(ToHalf(values[1])) << 16;
+#else
+  return ToWord(values);
 #endif
-  return word;
+}
+inline Word ToTf32(Word word) { return (word + 0x1000u) & ~0x1FFFu; }
+// Takes the numbers out of a word as the tensor cores read it: of a float that
+// is a part, they cut off the last bits.
+inline void Read(Word word, float* values) {
+#if PRODUCTS == 3
+  for (int i = 0; i < 2; ++i) values[i] = OfHalf(word >> 16 * i);
+#elif PRODUCTS == 1
+  FromWord(word & ~0x1FFFu, values);
+#elif !defined(IS_FLOAT64)
+  FromWord(word, values);
+#endif
 }
 inline Chunk LoadChunk(const void* from) {
   return *static_cast<const Chunk*>(from);
@@ -299,6 +309,13 @@ inline float ShuffleXor(float value, int lanes) {
       ShuffleFrom(__float_as_uint(value), Fake().me().lane ^ lanes));
 }
 
+inline Word LargestOfWarp(Word word) {
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    word = std::max(word, ShuffleFrom(word, Fake().me().lane ^ lanes));
+  }
+  return word;
+}
+
 inline void StorePair(float* to, float first, float second) {
   to[0] = first;
   to[1] = second;
@@ -320,9 +337,8 @@ inline void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
             warp.sums[row % 8 * 4 + column / 2] + row / 8 * 2 + column % 2;
         for (int k = 0; k < 8; ++k) {
           float of_a[2] = {}, of_b[2] = {};
-          FromWord(AsRead(warp.a[row % 8 * 4 + k % 4][k / 4 * 2 + row / 8]),
-                   of_a);
-          FromWord(AsRead(warp.b[column * 4 + k % 4][k / 4]), of_b);
+          Read(warp.a[row % 8 * 4 + k % 4][k / 4 * 2 + row / 8], of_a);
+          Read(warp.b[column * 4 + k % 4][k / 4], of_b);
           *sum += of_a[0] * of_b[0] + of_a[1] * of_b[1];
         }
       }
@@ -334,6 +350,11 @@ inline void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
 inline char* SharedMemory() { return Fake().shared(); }
 inline void SynchronizeBlock() {
   Fake().Meet(&Fake().block(), Fake().threads(), [] {});
+}
+inline int Recomputed(int number) { return number; }
+inline void Raise(Word* word, Word to) { *word = std::max(*word, to); }
+inline void SynchronizeWarp() {
+  Fake().Meet(&Fake().warp(), 32, [] {});
 }
 inline Word CountUp(void* word) { return (*static_cast<Word*>(word))++; }
 

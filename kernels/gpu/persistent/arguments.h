@@ -13,12 +13,12 @@ namespace persistent {
 // to each other's shared memory. Any other team exchanges through the L2 cache;
 // it may be larger, and leaves no multiprocessor idle.
 //
-// Numbers are handled in words of 32 bits: two of a half type, or one float.
+// What products read is in words of 32 bits: two of a half type, or one float.
 // The tensor cores multiply tiles of 16 rows by steps of 8 words; a lane loads
 // the operands of two such steps, a pair, at once.
 struct Shape {
   int units;           // H, of the layer.
-  int items;           // Numbers in a word.
+  int items;           // Numbers in a word of what products read.
   int team;            // Blocks in a team.
   int is_cluster;      // 1 if a team is a cluster.
   int block_units;     // A multiple of chunk_units().
@@ -31,12 +31,22 @@ struct Shape {
   // then.
   int is_stack;
   // How the products are computed; products.cuh has what these stand for. Half
-  // types are multiplied directly, floats so only where TF32 is allowed.
+  // types are multiplied directly. So are floats, where TF32 is allowed: as
+  // they are or, if h has a bound, as numbers in float16 (powers.cuh).
   int products;
-  static constexpr int kDirect = 0, kSplit = 1, kFused = 2;
+  static constexpr int kDirect = 0, kSplit = 1, kFused = 2, kHalves = 3;
+  // Whether floats keep all their digits.
+  constexpr bool is_exact() const {
+    return products == kSplit || products == kFused;
+  }
 
   // The units of a chunk: 16 bytes, which go from block to block at once.
   constexpr int chunk_units() const { return 4 * items; }
+  // Those of a chunk in the type of the data, in which parts of gradients go.
+  constexpr int data_chunk_units() const {
+    return products == kHalves ? 4 : chunk_units();
+  }
+  constexpr int data_bytes() const { return 16 / data_chunk_units(); }
   constexpr int rows() const { return 8 * row_tiles; }
   constexpr int item_bytes() const { return 4 / items; }
   constexpr int all_units() const { return team * block_units; }
@@ -54,6 +64,11 @@ struct Shape {
   static constexpr int kBarrierBytes = 128;
   // The bytes of one operand of a pair, for all lanes of a warp.
   static constexpr int kChunkBytes = 32 * 16;
+  // Where floats are multiplied in float16, each of a block's rows of the
+  // weights has a power of two, and so have a sequence's numbers in two steps.
+  constexpr int powers_bytes() const {
+    return products == kHalves ? (4 * block_units + 2 * rows()) * 4 : 0;
+  }
 
   // The forward pass multiplies a block's rows of the weights, four for each
   // unit, by h.
@@ -79,13 +94,14 @@ struct Shape {
     return splits * rows() * forward_sums_pitch() * 4;
   }
   constexpr int forward_shared_bytes() const {
-    return kBarrierBytes + forward_h_bytes() + forward_sums_bytes() +
+    return kBarrierBytes + powers_bytes() + forward_h_bytes() +
+           forward_sums_bytes() +
            (forward_warp_pairs() - resident_pairs) * warps *
                forward_warp_tiles() * 2 * kChunkBytes;
   }
   // The chunks of a step of the layer below that a thread of a stack fetches.
   constexpr int forward_thread_chunks() const {
-    return (rows() * all_units() / chunk_units() + 32 * warps - 1) /
+    return (rows() * all_units() / data_chunk_units() + 32 * warps - 1) /
            (32 * warps);
   }
   // The bytes that a block receives in a step.
@@ -103,46 +119,48 @@ struct Shape {
   // The backward pass multiplies the transposed rows of the weights by the
   // gradients of the gates.
   constexpr int backward_pairs() const { return block_units / chunk_units(); }
-  // A group has one tile for each number in a word. It gives a lane the sums of
-  // consecutive units, 16 bytes of them.
+  // A group's tiles give a lane the sums of consecutive units, 16 bytes of
+  // them.
+  constexpr int group_tiles() const { return data_chunk_units() / 4; }
   constexpr int backward_groups() const {
-    return (all_units() + 16 * items - 1) / (16 * items);
+    return (all_units() + 16 * group_tiles() - 1) / (16 * group_tiles());
   }
   constexpr int backward_warp_groups() const {
     return (backward_groups() + warps - 1) / warps;
   }
   constexpr int backward_warp_tiles() const {
-    return backward_warp_groups() * items;
+    return backward_warp_groups() * group_tiles();
   }
   // A cluster's peers store partial sums to slots, one for each sender. This is
   // how many numbers one sequence takes in a slot.
   constexpr int backward_slot_pitch() const {
-    return block_units + chunk_units();
+    return block_units + data_chunk_units();
   }
   // In other teams, threads fetch the partial sums of some senders each and add
   // them. A group of threads that has all of a block's units and sequences is
   // an adder, and shared memory has one slot of floats for each adder.
   constexpr int backward_sender_chunks() const {
-    return rows() * block_units / chunk_units();
+    return rows() * block_units / data_chunk_units();
   }
   constexpr int backward_adders() const {
     const int most = 32 * warps / backward_sender_chunks();
     return most < 1 ? 1 : most < team ? most : team;
   }
   constexpr int backward_slots_bytes() const {
-    return is_cluster ? 2 * team * rows() * backward_slot_pitch() * item_bytes()
+    return is_cluster ? 2 * team * rows() * backward_slot_pitch() * data_bytes()
                       : backward_adders() * rows() * block_units * 4;
   }
   constexpr int backward_gradient_bytes() const {
     return 2 * rows() * Pitch(backward_pairs());
   }
   constexpr int backward_shared_bytes() const {
-    return kBarrierBytes + backward_slots_bytes() + backward_gradient_bytes() +
+    return kBarrierBytes + powers_bytes() + backward_slots_bytes() +
+           backward_gradient_bytes() +
            (backward_pairs() - resident_pairs) * warps * backward_warp_tiles() *
                2 * kChunkBytes;
   }
   constexpr int backward_step_bytes() const {
-    return team * rows() * block_units * item_bytes();
+    return team * rows() * block_units * data_bytes();
   }
 
   // Teams that are no clusters send through memory, with places for this many

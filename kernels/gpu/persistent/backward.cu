@@ -10,6 +10,7 @@
 // owners add the parts in a fixed order, so that the result does not depend on
 // which part came first.
 #include "exchange.cuh"
+#include "powers.cuh"
 #include "weights.cuh"
 
 using cudnn_rnn_tf::persistent::BackwardArguments;
@@ -21,7 +22,29 @@ constexpr int kGroups = kShape.backward_warp_groups();
 constexpr int kTiles = kShape.backward_warp_tiles();
 constexpr int kSlotPitch = kShape.backward_slot_pitch();
 constexpr int kAdders = kShape.backward_adders();
+// The units whose sums a lane has at once.
+constexpr int kLaneUnits = kShape.data_chunk_units();
+// So many consecutive lanes have cells of the same sequence, and perhaps all
+// of the sequence's cells in the block.
+constexpr int kLanesOfRow = BLOCK_UNITS % 32 == 0   ? 32
+                            : BLOCK_UNITS % 16 == 0 ? 16
+                                                    : 8;
+constexpr bool kIsInWarp = kLanesOfRow == BLOCK_UNITS;
 using Weights = WarpWeights<kPairs, kTiles>;
+
+// Returns the largest of the numbers of these lanes, none of which is negative.
+static float LargestOfRow(float number) {
+#if PRODUCTS == 3
+  if (kLanesOfRow == 32) {
+    return __uint_as_float(LargestOfWarp(__float_as_uint(number)));
+  }
+#endif
+#pragma unroll
+  for (int lanes = kLanesOfRow / 2; lanes > 0; lanes /= 2) {
+    number = fmaxf(number, ShuffleXor(number, lanes));
+  }
+  return number;
+}
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     backward(const BackwardArguments all) {
@@ -36,10 +59,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int g = lane / 4, t = lane % 4, is_odd = g % 2, quad = g / 2;
 
   Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
+  // [BLOCK_UNITS][kProductSlots]; then [2][kRows], the largest gradients.
+  float* const row_powers =
+      reinterpret_cast<float*>(SharedMemory() + Shape::kBarrierBytes);
+  Word* const largest_of_rows =
+      reinterpret_cast<Word*>(row_powers + BLOCK_UNITS * kProductSlots);
   // In a cluster, this is [2][TEAM][kRows][kSlotPitch]. In another team, it is
   // [kAdders][kRows][BLOCK_UNITS] floats.
-  Item* const parts =
-      reinterpret_cast<Item*>(SharedMemory() + Shape::kBarrierBytes);
+  Item* const parts = reinterpret_cast<Item*>(
+      SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes());
   float* const sums_of_parts = reinterpret_cast<float*>(parts);
   // [2][kRows], where a row has the block's gradients by unit and then by slot.
   char* const gradients =
@@ -47,32 +75,37 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const Weights weights(gradients + kShape.backward_gradient_bytes(), thread);
   // The rows of a group's tiles are dealt so that a pair of lanes, each with
   // the rows g and g + 8, has consecutive units, four of each tile.
-  const auto first_unit_of = [&](int group) {
-    return ((warp * kGroups + group) * 4 + quad) * kShape.chunk_units();
+  const auto first_unit_of = [&](int group, int quad) {
+    return ((warp * kGroups + group) * 4 + quad) * kLaneUnits;
   };
+  // The block's rows of the weights, by unit and then by slot.
+  const auto row_of = [&](int i) -> const Item* {
+    const int unit = rank * BLOCK_UNITS + i / kProductSlots;
+    const int gate = i % kProductSlots;
+    if (gate >= kGates || unit >= NUM_UNITS) return nullptr;
+    return static_cast<const Item*>(my.recurrent_weights) +
+           static_cast<long long>(gate * NUM_UNITS + unit) * NUM_UNITS;
+  };
+  if (kHasPowers) {
+    FindPowers<BLOCK_UNITS * kProductSlots>(row_of, 0.0f, thread, row_powers);
+    SynchronizeBlock();
+  }
   const auto load_weights = [&](int pair, int i, int half) {
     Chunk chunk = {};
     const int unit =
-        first_unit_of(i / kItems) + i % kItems * 4 + is_odd * 2 + half;
+        first_unit_of(i / kItems, quad) + i % kItems * 4 + is_odd * 2 + half;
     if (unit >= NUM_UNITS) return chunk;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      float values[kItems];
+      float values[kOperands];
 #pragma unroll
-      for (int e = 0; e < kItems; ++e) {
-        const int k = ((pair * 4 + t) * 4 + j) * kItems + e;
-        const int gate = k % kProductSlots;
-        const int row = rank * BLOCK_UNITS + k / kProductSlots;
-        values[e] =
-            gate < kGates && row < NUM_UNITS
-                ? ToFloat(static_cast<const Item*>(
-                      my.recurrent_weights)[static_cast<long long>(
-                                                gate * NUM_UNITS + row) *
-                                                NUM_UNITS +
-                                            unit])
-                : 0.0f;
+      for (int e = 0; e < kOperands; ++e) {
+        const int k = ((pair * 4 + t) * 4 + j) * kOperands + e;
+        const Item* const row = row_of(k);
+        values[e] = row == nullptr ? 0.0f : ToFloat(row[unit]);
+        if (kHasPowers) values[e] *= ScaleOf(row_powers[k]);
       }
-      chunk.word[j] = ToOperand(ToWord(values));
+      chunk.word[j] = ToOperands(values);
     }
     return chunk;
   };
@@ -150,11 +183,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
     };
     load_inputs(steps - 1);
+    if (kHasPowers) {
+      if (thread < 2 * kRows) largest_of_rows[thread] = 0;
+      SynchronizeBlock();
+    }
     PeerMemory peers[kGroups];
     if (IS_CLUSTER) {
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
-        const int unit = first_unit_of(group);
+        const int unit = first_unit_of(group, quad);
         peers[group] =
             MemoryOfPeer(unit < kShape.all_units() ? unit / BLOCK_UNITS : 0);
       }
@@ -194,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         for (int at = thread; at < kChunks * kAdders; at += kThreads) {
           const int chunk_of_sender = at % kChunks;
           const int first_sender = at / kChunks * kSenders;
-          float sums[kShape.chunk_units()] = {};
+          float sums[kLaneUnits] = {};
 #pragma unroll 1
           for (int first = 0; first < kSenders; first += kAtOnce) {
             const char* from[kAtOnce];
@@ -224,8 +261,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           }
           // The chunks of a sender are in order, row by row.
 #pragma unroll
-          for (int i = 0; i < kShape.chunk_units(); i += 2) {
-            StorePair(sums_of_parts + at * kShape.chunk_units() + i, sums[i],
+          for (int i = 0; i < kLaneUnits; i += 2) {
+            StorePair(sums_of_parts + at * kLaneUnits + i, sums[i],
                       sums[i + 1]);
           }
         }
@@ -261,20 +298,68 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           CellType::Backward(factors[round], dh + output_backprop[round],
                              &carry_h[round], &carry_c[round], of_slots[round]);
         }
-        float operands[kProductSlots] = {};
+      }
+      if (step < 0) break;
+      // The gradients of the gates' recurrent sides. What the rows of the
+      // weights were divided by, they are multiplied by.
+      const auto operands_of = [&](int round, float* operands) {
+        const float* const powers =
+            row_powers + Cell(round, thread).unit * kProductSlots;
 #pragma unroll
         for (int gate = 0; gate < kGates; ++gate) {
           operands[gate] = of_slots[round][CellType::RecurrentSlot(gate)];
+          if (kHasPowers) operands[gate] *= powers[gate];
         }
-        Word* const to = reinterpret_cast<Word*>(
-            gradients + (current * kRows + cell.row) * kPitch +
-            cell.unit * kProductSlots * static_cast<int>(sizeof(Item)));
+      };
+      if (kHasPowers) {
 #pragma unroll
-        for (int j = 0; j < kProductSlots / kItems; ++j) {
-          to[j] = ToOperand(ToWord(operands + j * kItems));
+        for (int round = 0; round < kRounds; ++round) {
+          const Cell cell(round, thread);
+          float largest = 0.0f, operands[kProductSlots] = {};
+          if (cell.exists) operands_of(round, operands);
+#pragma unroll
+          for (int gate = 0; gate < kGates; ++gate) {
+            largest = fmaxf(largest, fabsf(operands[gate]));
+          }
+          largest = LargestOfRow(largest);
+          if (!cell.exists || lane % kLanesOfRow > 0) continue;
+          Word* const to = largest_of_rows + current * kRows + cell.row;
+          if (kIsInWarp) {
+            *to = __float_as_uint(largest);
+          } else {
+            Raise(to, __float_as_uint(largest));
+          }
+        }
+        if (kIsInWarp) {
+          SynchronizeWarp();
+        } else {
+          SynchronizeBlock();
+          if (thread < kRows) largest_of_rows[next * kRows + thread] = 0;
         }
       }
-      if (step < 0) break;
+      const auto power_of = [&](int row) {
+        return PowerOf(largest_of_rows[current * kRows + row]);
+      };
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
+        const Cell cell(round, thread);
+        if (!cell.exists) continue;
+        float operands[kProductSlots] = {};
+        operands_of(round, operands);
+        const float scale = kHasPowers ? ScaleOf(power_of(cell.row)) : 1.0f;
+        Word* const to = reinterpret_cast<Word*>(
+            gradients + (current * kRows + cell.row) * kPitch +
+            cell.unit * kProductSlots * kShape.item_bytes());
+#pragma unroll
+        for (int j = 0; j < kProductSlots / kOperands; ++j) {
+          float values[kOperands];
+#pragma unroll
+          for (int e = 0; e < kOperands; ++e) {
+            values[e] = scale * operands[j * kOperands + e];
+          }
+          to[j] = ToOperands(values);
+        }
+      }
       SynchronizeBlock();
 
       Weights::Sums sums;
@@ -282,6 +367,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                        sums);
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n) {
+        const int row = n * 8 + 2 * t + is_odd;
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
           Chunk chunk;
@@ -291,17 +377,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             sums[n][group * kItems + i].Total(lane, sum);
             const float other = ShuffleXor(is_odd ? sum[0] : sum[1], 4);
             const float far = ShuffleXor(is_odd ? sum[2] : sum[3], 4);
-            const float of_units[4] = {
-                is_odd ? other : sum[0], is_odd ? far : sum[2],
-                is_odd ? sum[1] : other, is_odd ? sum[3] : far};
+            float of_units[4] = {is_odd ? other : sum[0], is_odd ? far : sum[2],
+                                 is_odd ? sum[1] : other,
+                                 is_odd ? sum[3] : far};
+#pragma unroll
+            for (int j = 0; kHasPowers && j < 4; ++j) {
+              of_units[j] *= kOfProduct * power_of(row);
+            }
 #pragma unroll
             for (int j = 0; j < 4 / kItems; ++j) {
               chunk.word[i * (4 / kItems) + j] = ToWord(of_units + j * kItems);
             }
           }
-          const int unit = first_unit_of(group);
+          const int unit =
+              first_unit_of(group, kHasPowers ? Recomputed(quad) : quad);
           if (unit >= kShape.all_units()) continue;
-          const int row = n * 8 + 2 * t + is_odd;
           if (IS_CLUSTER) {
             Item* const to = parts +
                              ((next * TEAM + rank) * kRows + row) * kSlotPitch +

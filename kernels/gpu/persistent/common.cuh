@@ -17,10 +17,12 @@ using cudnn_rnn_tf::persistent::Shape;
 // are zero.
 constexpr int kProductSlots = 4;
 
+// The numbers in a word: of the data, and of what products read.
 constexpr int kItems = sizeof(Word) / sizeof(Item);
-constexpr Shape kShape = {NUM_UNITS,      kItems,   TEAM,    IS_CLUSTER,
-                          BLOCK_UNITS,    WARPS,    SPLITS,  ROW_TILES,
-                          RESIDENT_PAIRS, IS_STACK, PRODUCTS};
+constexpr int kOperands = PRODUCTS == Shape::kHalves ? 2 : kItems;
+constexpr Shape kShape = {NUM_UNITS,      kOperands, TEAM,    IS_CLUSTER,
+                          BLOCK_UNITS,    WARPS,     SPLITS,  ROW_TILES,
+                          RESIDENT_PAIRS, IS_STACK,  PRODUCTS};
 
 constexpr int kThreads = 32 * WARPS;
 constexpr int kRows = kShape.rows();

@@ -35,14 +35,23 @@ static Word ToWord(const float* values) {
 #endif
 }
 
-// Returns the word as products take it. The tensor cores cut off the bits of a
-// float that TF32 lacks, so the float is rounded first unless it is to be
-// split.
-static Word ToOperand(Word word) {
+// Packs numbers as products read them, as many as a word holds. The tensor
+// cores cut off the bits of a float that TF32 lacks, so the float is rounded
+// first unless it is to be split.
+static Word ToOperands(const float* values) {
 #if defined(IS_FLOAT) && PRODUCTS == 0
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(__uint_as_float(word)));
-#endif
+  Word word;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(values[0]));
   return word;
+#elif defined(IS_FLOAT) && PRODUCTS == 3
+  Word word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;"
+      : "=r"(word)
+      : "f"(values[1]), "f"(values[0]));
+  return word;
+#else
+  return ToWord(values);
+#endif
 }
 
 // Rounds a float to TF32 where it stands: weights must not be split before the
@@ -69,7 +78,7 @@ static void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
       "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
       "{%0, %1, %2, %3}, {%6, %7}, {%9}, {%0, %1, %2, %3};"
 #else
-#if defined(IS_FLOAT)
+#if defined(IS_FLOAT) && PRODUCTS != 3
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
 #elif defined(IS_BFLOAT16)
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
@@ -85,6 +94,10 @@ static void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
 static float ShuffleXor(float value, int lanes) {
   return __shfl_xor_sync(~0u, value, lanes);
 }
+#if __CUDA_ARCH__ >= 800
+// Returns the largest word of the warp's.
+static Word LargestOfWarp(Word word) { return __reduce_max_sync(~0u, word); }
+#endif
 static Word ShuffleFrom(Word word, int lane) {
   return __shfl_sync(~0u, word, lane);
 }
@@ -111,7 +124,7 @@ static float Sigmoid(float x) {
   return y;
 }
 static float Tanh(float x) {
-#if PRODUCTS != 0
+#if PRODUCTS == 1 || PRODUCTS == 2
   return tanhf(x);
 #else
   return fmaf(2.0f, Sigmoid(2.0f * x), -1.0f);
@@ -129,6 +142,7 @@ static Word SharedAddress(const void* pointer) {
 }
 
 static void SynchronizeBlock() { __syncthreads(); }
+static void SynchronizeWarp() { __syncwarp(); }
 
 #if __CUDA_ARCH__ < 900
 // These GPUs have no clusters but those of one block. For the exchange of such
@@ -222,6 +236,16 @@ static Word LoadOfPeer(PeerMemory peer, const void* from) {
   return word;
 }
 #endif
+
+// Returns the number. The compiler does not know that, so what follows from it
+// is computed where it is used, and takes no registers elsewhere.
+static int Recomputed(int number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
+
+// Sets a word in shared memory to a greater one.
+static void Raise(Word* word, Word to) { atomicMax(word, to); }
 
 // Adds one to a word in memory, and returns what it was.
 static Word CountUp(void* word) {

@@ -63,7 +63,13 @@ std::vector<int> WaysToMultiply(const KernelRequest& request,
                                 const DeviceLimits& gpu) {
   if (request.dtype != RnnDataType::kFloat32) return {Shape::kDirect};
   if (!HasTf32(gpu.architecture)) return {Shape::kFused};
-  if (request.allow_tf32) return {Shape::kDirect};
+  if (request.allow_tf32) {
+    // The h of ReLU networks has no bound. In the backward passes of small
+    // layers, finding the largest gradients takes longer than it saves.
+    if (request.rnn_mode == RnnMode::kRnnRelu) return {Shape::kDirect};
+    if (!request.is_backward) return {Shape::kHalves};
+    return {Shape::kHalves, Shape::kDirect};
+  }
   return {Shape::kSplit, Shape::kFused};
 }
 
@@ -130,9 +136,9 @@ int Sums(const Shape& shape, int tiles) {
     return 4 * of_tiles + 40 * shape.row_tiles;
   }
   const int sums = shape.Chains(tiles) * of_tiles;
-  return shape.products == Shape::kDirect
-             ? sums
-             : sums + 36 + (8 * tiles + 4) * (shape.row_tiles - 1);
+  return shape.products == Shape::kSplit
+             ? sums + 36 + (8 * tiles + 4) * (shape.row_tiles - 1)
+             : sums;
 }
 
 double ClusterWait(const DeviceLimits& gpu, const Shape& shape,
@@ -148,12 +154,12 @@ double ClusterWait(const DeviceLimits& gpu, const Shape& shape,
 // a time: 16 bytes and an address each, and their sums.
 int ReceivingRegisters(const Shape& shape) {
   const int senders = CeilDiv(shape.team, shape.backward_adders());
-  return 7 * std::min(senders, 8) + shape.chunk_units();
+  return 7 * std::min(senders, 8) + shape.data_chunk_units();
 }
 
 bool HasMargin(const DeviceLimits& gpu, const Shape& shape) {
   return !shape.is_cluster &&
-         (shape.products != Shape::kDirect || !ArchitectureOf(gpu).is_measured);
+         (shape.is_exact() || !ArchitectureOf(gpu).is_measured);
 }
 
 PassCost ForwardCost(const DeviceLimits& gpu, const Shape& shape) {
@@ -170,15 +176,20 @@ PassCost ForwardCost(const DeviceLimits& gpu, const Shape& shape) {
 PassCost BackwardCost(const DeviceLimits& gpu, const Shape& shape) {
   const int tiles = shape.backward_warp_tiles();
   const int sums = Sums(shape, tiles);
+  // There are fewer floats in a byte to add.
+  const bool is_tf32 = shape.data_bytes() == 4 && !shape.is_exact();
+  const double of_byte = is_tf32 ? 0.09 : 0.12;
+  const int of_powers =
+      shape.products == Shape::kHalves ? 12 * (shape.row_tiles - 1) : 0;
   return {tiles, shape.backward_pairs(),
           CeilDiv(shape.backward_groups(), shape.backward_warp_groups()),
           HasMargin(gpu, shape)
               ? 48 + std::max(sums, ReceivingRegisters(shape)) +
                     36 * Rounds(shape) + 4 * tiles + 4 * (shape.row_tiles - 1)
-              : 48 + sums + 28 * Rounds(shape),
+              : 48 + sums + 28 * Rounds(shape) + of_powers,
           shape.is_cluster
               ? ClusterWait(gpu, shape, shape.backward_step_bytes())
-              : 1850.0 + 0.12 * shape.backward_step_bytes()};
+              : 1850.0 + of_byte * shape.backward_step_bytes()};
 }
 
 // Estimates the cycles of a step of the whole batch.
@@ -203,12 +214,23 @@ double Cycles(const KernelRequest& request, const DeviceLimits& gpu,
                      (shape.products == Shape::kSplit ? kSplitProducts : 1.0);
   // The stages of a stack check whether each number of their inputs is there.
   const double looks = shape.is_stack ? 300.0 * Rounds(shape) - 150.0 : 0.0;
+  // Products in float16 take powers of two. A backward pass finds the largest
+  // gradient of each sequence, for which all warps meet unless one of them has
+  // all cells of the sequence in the block.
+  const bool is_in_warp =
+      shape.block_units <= 32 && 32 % shape.block_units == 0;
+  const double powers =
+      shape.products != Shape::kHalves ? 0.0
+      : !request.is_backward           ? 100.0 * Rounds(shape)
+      : is_in_warp ? 100.0 + 40.0 * Rounds(shape) +
+                         40.0 * std::max(0, shape.team - 8) * shape.is_cluster
+                   : 400.0 + 200.0 * Rounds(shape);
   // Blocks that share a multiprocessor wait at the same time, but work one
   // after the other.
   const double work = 200.0 * Rounds(shape) + 100.0 * (shape.splits - 1) +
                       120.0 * CeilDiv(shape.warps, 4) +
                       product_cycles * products + shared_reads + quad_sums +
-                      looks;
+                      looks + powers;
   const int registers =
       CeilDiv(cost.registers + 8 * cost.tiles * shape.resident_pairs, 8) * 8;
   const int room = std::min(gpu.registers / (32 * shape.warps * registers),
@@ -241,7 +263,10 @@ std::vector<Division> Divisions(const KernelRequest& request,
         for (const auto& [splits, products] : ways) {
           Shape shape = {};
           shape.units = request.num_units;
-          shape.items = request.dtype == RnnDataType::kFloat32 ? 1 : 2;
+          shape.items = request.dtype == RnnDataType::kFloat32 &&
+                                products != Shape::kHalves
+                            ? 1
+                            : 2;
           shape.team = team;
           shape.is_cluster = is_cluster;
           shape.warps = warps;
@@ -260,7 +285,7 @@ std::vector<Division> Divisions(const KernelRequest& request,
             }
           }
           if (shape.is_stack &&
-              (!is_cluster || shape.units % chunk_units != 0 ||
+              (!is_cluster || shape.units % shape.data_chunk_units() != 0 ||
                shape.forward_thread_chunks() > kMostChunks ||
                CeilDiv(request.batch_size, shape.rows()) *
                        shape.Stages(request.num_layers) >

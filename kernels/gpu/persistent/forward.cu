@@ -29,38 +29,33 @@ using Weights = WarpWeights<kPairs, kTiles>;
 // since a step may be shorter than a load from memory takes.
 constexpr int kAhead = 2;
 
-// Loads four words of a row of the weights. Words past the last column are
-// zero.
-static Chunk LoadOperands(const Item* row, int column) {
-  Chunk chunk = {};
-  const bool is_aligned = NUM_UNITS * sizeof(Item) % 16 == 0 &&
-                          reinterpret_cast<unsigned long long>(row) % 16 == 0;
-  if (is_aligned) {
-    if (column < NUM_UNITS) chunk = LoadChunk(row + column);
-  } else {
-    for (int j = 0; j < 4; ++j) {
-      float values[kItems];
-      for (int i = 0; i < kItems; ++i) {
-        const int at = column + j * kItems + i;
-        values[i] = at < NUM_UNITS ? ToFloat(row[at]) : 0.0f;
-      }
-      chunk.word[j] = ToWord(values);
+// Loads a chunk of operands of a row of the weights. `scale` is that of the
+// row.
+static Chunk LoadOperands(const Item* row, int column, float scale) {
+  Chunk chunk, data[kOperands / kItems];
+  LoadOfRow(row, column, 4 * kItems, data);
+#pragma unroll
+  for (int i = 0; i < kOperands / kItems; ++i) {
+    const Operands part(data[i], scale);
+    constexpr int kWords = sizeof(part.word) / sizeof(Word);
+#pragma unroll
+    for (int j = 0; j < kWords; ++j) {
+      chunk.word[i * kWords + j] = part.word[j];
     }
   }
-  for (int j = 0; j < 4; ++j) chunk.word[j] = ToOperand(chunk.word[j]);
   return chunk;
 }
 
-// Collects 16 bytes of h, of which a lane and its neighbours have one number
+// Collects 16 bytes of h, of which a lane and its neighbours have one operand
 // each.
 static Chunk Gather(float h, int lane) {
   constexpr int kLanes = kShape.chunk_units();
   const float pair[2] = {h, ShuffleXor(h, 1)};
-  const Word word = ToOperand(ToWord(kItems == 1 ? &h : pair));
+  const Word word = ToOperands(kOperands == 1 ? &h : pair);
   Chunk chunk;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    chunk.word[j] = ShuffleFrom(word, lane / kLanes * kLanes + j * kItems);
+    chunk.word[j] = ShuffleFrom(word, lane / kLanes * kLanes + j * kOperands);
   }
   return chunk;
 }
@@ -91,26 +86,38 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int split = warp % SPLITS, first_pair = split * kPairs;
 
   Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
-  char* const states = SharedMemory() + Shape::kBarrierBytes;
+  // [BLOCK_UNITS][kProductSlots], then [kRows].
+  float* const row_powers =
+      reinterpret_cast<float*>(SharedMemory() + Shape::kBarrierBytes);
+  float* const sequence_powers = row_powers + BLOCK_UNITS * kProductSlots;
+  char* const states =
+      SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes();
   // [SPLITS][kRows], where a row has the sums by unit and then by slot.
   float* const sums_of_block =
       reinterpret_cast<float*>(states + kShape.forward_h_bytes());
   const Weights weights(
       reinterpret_cast<char*>(sums_of_block) + kShape.forward_sums_bytes(),
       thread);
+  const auto row_of = [&](int i) -> const Item* {
+    const int unit = rank * BLOCK_UNITS + i / kProductSlots;
+    const int gate = i % kProductSlots;
+    if (gate >= kGates || unit >= NUM_UNITS) return nullptr;
+    return static_cast<const Item*>(is_product ? my.input_weights
+                                               : my.recurrent_weights) +
+           static_cast<long long>(gate * NUM_UNITS + unit) * NUM_UNITS;
+  };
+  if (kHasPowers) {
+    FindPowers<BLOCK_UNITS * kProductSlots>(row_of, 0.0f, thread, row_powers);
+    SynchronizeBlock();
+  }
   // A tile has four units; rows g and g + 8 are two slots of one of them.
   const auto load_weights = [&](int pair, int i, int half) {
-    const int unit_of_block = (first_tile + i) * 4 + g / 2;
-    const int unit = rank * BLOCK_UNITS + unit_of_block;
-    const int gate = g % 2 * 2 + half;
-    if (gate >= kGates || unit_of_block >= BLOCK_UNITS || unit >= NUM_UNITS) {
-      return Chunk{};
-    }
-    return LoadOperands(
-        static_cast<const Item*>(is_product ? my.input_weights
-                                            : my.recurrent_weights) +
-            static_cast<long long>(gate * NUM_UNITS + unit) * NUM_UNITS,
-        ((first_pair + pair) * 16 + t * 4) * kItems);
+    const int unit = (first_tile + i) * 4 + g / 2;
+    const int at = unit * kProductSlots + g % 2 * 2 + half;
+    const Item* const row = unit < BLOCK_UNITS ? row_of(at) : nullptr;
+    if (row == nullptr) return Chunk{};
+    return LoadOperands(row, ((first_pair + pair) * 16 + t * 4) * kOperands,
+                        kHasPowers ? ScaleOf(row_powers[at]) : 1.0f);
   };
   Weights::Held held;
   weights.Load<2>(load_weights, held);
@@ -124,15 +131,32 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
     SynchronizeBlock();
     const Item* const first_h = static_cast<const Item*>(my.first_h);
-    for (int i = thread; i < kRows * NUM_UNITS; i += kThreads) {
-      const int row = i / NUM_UNITS, at = i % NUM_UNITS;
+    if (kHasPowers) {
+      // What a stack's cluster multiplies is the h of the layer below.
+      const Item* const bounds = static_cast<const Item*>(
+          all.direction[is_product ? my_direction - 1 : my_direction].first_h);
+      const auto bound_of = [&](int row) -> const Item* {
+        const int b = Sequence(sequences, first_row + row).b;
+        return b < 0 ? nullptr : bounds + b * all.state_stride;
+      };
+      FindPowers<kRows>(bound_of, kKeepsPowers ? 1.0f : 0.0f, thread,
+                        sequence_powers);
+      SynchronizeBlock();
+    }
+    constexpr int kWords = (NUM_UNITS + kOperands - 1) / kOperands;
+    for (int i = thread; i < kRows * kWords; i += kThreads) {
+      const int row = i / kWords, word = i % kWords;
       const int b = Sequence(sequences, first_row + row).b;
       if (b < 0) continue;
-      Item* const to = reinterpret_cast<Item*>(states + row * kPitch) + at;
-      *to = first_h[b * all.state_stride + at];
-#if defined(IS_FLOAT)
-      *to = __uint_as_float(ToOperand(__float_as_uint(*to)));
-#endif
+      float values[kOperands];
+#pragma unroll
+      for (int e = 0; e < kOperands; ++e) {
+        const int at = word * kOperands + e;
+        values[e] =
+            at < NUM_UNITS ? ToFloat(first_h[b * all.state_stride + at]) : 0.0f;
+        if (kHasPowers) values[e] *= ScaleOf(sequence_powers[row]);
+      }
+      reinterpret_cast<Word*>(states + row * kPitch)[word] = ToOperands(values);
     }
     if (IS_CLUSTER && thread == 0) {
       InitializeBarriers(barriers, 2);
@@ -202,7 +226,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
     };
     // `multiply` multiplies this block's rows of the weights by numbers in
-    // shared memory, and `read_sums` reads the sums for a thread's cell.
+    // shared memory, and `read_sums` reads the sums for a thread's cell. The
+    // numbers have the sequences' powers or, if not, the power 1.
     const auto multiply = [&](const char* numbers) {
       Weights::Sums sums;
       weights.Multiply(held, numbers + first_pair * 64, kPitch, lane, sums);
@@ -225,11 +250,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
       }
     };
-    const auto read_sums = [&](int round, float* of_cell) {
+    const auto read_sums = [&](int round, bool has_powers, float* of_cell) {
       const Cell cell(round, thread);
+      if (!cell.exists) return;
 #pragma unroll
       for (int i = 0; i < SPLITS; ++i) {
-        if (!cell.exists) continue;
         const Chunk part = *reinterpret_cast<const Chunk*>(
             sums_of_block + (i * kRows + cell.row) * kSumsPitch +
             cell.unit * kProductSlots);
@@ -238,6 +263,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           of_cell[slot] += __uint_as_float(part.word[slot]);
         }
       }
+      if (!kHasPowers) return;
+      const Chunk of_rows = *reinterpret_cast<const Chunk*>(
+          row_powers + cell.unit * kProductSlots);
+      const float of_sequence = has_powers ? sequence_powers[cell.row] : 1.0f;
+#pragma unroll
+      for (int slot = 0; slot < kGates; ++slot) {
+        const float of_row = kOfProduct * __uint_as_float(of_rows.word[slot]);
+        // With the smaller one first, only what is too large overflows.
+        of_cell[slot] *= has_powers ? fminf(of_row, of_sequence) : of_row;
+        if (has_powers) of_cell[slot] *= fmaxf(of_row, of_sequence);
+      }
     };
 #if IS_STACK
     if (is_product) {
@@ -245,7 +281,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       below.Load(0);
       for (int step = 0; step < steps; ++step) {
         char* const numbers = states + step % 2 * kRows * kPitch;
-        below.Store(step, numbers);
+        below.Store(step, sequence_powers, numbers);
         below.Load(step + 1);
         SynchronizeBlock();
         multiply(numbers);
@@ -254,7 +290,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         for (int round = 0; round < kRounds; ++round) {
           if (step >= length[round]) continue;
           float products[kProductSlots] = {};
-          read_sums(round, products);
+          read_sums(round, kKeepsPowers, products);
 #pragma unroll
           for (int gate = 0; gate < kGates; ++gate) {
             StoreForOthers(&gate_at(round, step, gate),
@@ -353,7 +389,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       for (int round = 0; round < kRounds; ++round) {
         const Cell cell(round, thread);
         float of_cell[kProductSlots] = {};
-        read_sums(round, of_cell);
+        read_sums(round, kKeepsPowers || step == 0, of_cell);
         h_before[round] = h[round];
         float new_h = h[round], new_c = c[round];
 #pragma unroll
@@ -368,7 +404,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
         if (step + 1 < steps) {
           // All lanes take part in the shuffles, those without a cell too.
-          const Chunk chunk = Gather(h[round], lane);
+          const float power = kKeepsPowers && kHasPowers && cell.exists
+                                  ? sequence_powers[cell.row]
+                                  : 1.0f;
+          const Chunk chunk =
+              Gather(kHasPowers ? ScaleOf(power) * h[round] : h[round], lane);
           const int chunk_of_row = (rank * BLOCK_UNITS + cell.unit) / kLanes;
           if (IS_CLUSTER) {
             char* const to =
@@ -383,7 +423,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             ring.Send(step,
                       (cell.row * kShape.all_units() + rank * BLOCK_UNITS +
                        cell.unit) *
-                          static_cast<int>(sizeof(Item)),
+                          kShape.item_bytes(),
                       chunk);
           }
         }

@@ -26,9 +26,8 @@ Known<std::string, std::string>& Texts() {
 
 std::string Describe(const KernelRequest& request, const Shape& shape,
                      const DeviceLimits& limits) {
-  const char* const types[] = {
-      "float64", shape.products == Shape::kDirect ? "TF32" : "float32",
-      "float16", "bfloat16"};
+  const char* const types[] = {"float64", shape.is_exact() ? "float32" : "TF32",
+                               "float16", "bfloat16"};
   return std::string(KindOf(request.rnn_mode).name) + ", " +
          std::to_string(request.num_units) + " units, " +
          types[static_cast<int>(request.dtype)] + ", " +

@@ -162,12 +162,12 @@ struct FusedProducts {
 // Only the type of the result matters.
 template <int kChains>
 auto ProductsOfShape() {
-  if constexpr (kShape.products == Shape::kDirect) {
-    return DirectProducts<kChains>();
-  } else if constexpr (kShape.products == Shape::kSplit) {
+  if constexpr (kShape.products == Shape::kSplit) {
     return SplitProducts<kChains>();
-  } else {
+  } else if constexpr (kShape.products == Shape::kFused) {
     return FusedProducts();
+  } else {
+    return DirectProducts<kChains>();
   }
 }
 

@@ -12,6 +12,7 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STACK_CUH_
 
 #include "exchange.cuh"
+#include "powers.cuh"
 
 // Returns the number of clusters that have begun before this one. All bits of
 // the counter are set at first, which stands for -1.
@@ -86,8 +87,8 @@ class LayerBelow {
     }
   }
   // Waits for the step that was loaded last, and stores it to `to`, the rows of
-  // states in shared memory.
-  void Store(int step, char* to) {
+  // states in shared memory. `powers` are those of the sequences.
+  void Store(int step, const float* powers, char* to) {
     const char* missing[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -99,17 +100,15 @@ class LayerBelow {
     for (int i = 0; i < kCount; ++i) {
       const Place place(i);
       if (place.row >= kRows) continue;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        ahead_[i].word[j] = ToOperand(ahead_[i].word[j]);
-      }
-      *reinterpret_cast<Chunk*>(to + place.row * kShape.forward_pitch() +
-                                place.chunk * 16) = ahead_[i];
+      const float power = kKeepsPowers && kHasPowers ? powers[place.row] : 1.0f;
+      reinterpret_cast<Operands*>(
+          to + place.row * kShape.forward_pitch())[place.chunk] =
+          Operands(ahead_[i], kHasPowers ? ScaleOf(power) : 1.0f);
     }
   }
 
  private:
-  static constexpr int kLanes = kShape.chunk_units();
+  static constexpr int kLanes = kShape.data_chunk_units();
   static constexpr int kOfRow = kShape.all_units() / kLanes;
   static constexpr int kCount = kShape.forward_thread_chunks();
   static constexpr long long kRowBytes = NUM_UNITS * sizeof(Item);

@@ -1,0 +1,131 @@
+// Operands of products: the data's numbers as the tensor cores read them.
+//
+// Where TF32 is allowed and h has a bound, floats are multiplied in float16,
+// which has as many bits of a fraction as TF32, but a narrow range. So before
+// they are rounded, numbers are multiplied by powers of two, which bring the
+// largest one to at least 2^14 and less than 2^15. Numbers of 2^-28 times the
+// largest then keep all bits, and what smaller ones lose is at most 2^-39 times
+// the largest. Products of two such numbers are sums of floats, and are divided
+// by the powers. Each row of the weights has a power of its own, and so has
+// each sequence's h or, in the backward pass, the gradients of a block's gates
+// in a step.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_POWERS_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_POWERS_CUH_
+
+#include "common.cuh"
+
+constexpr bool kHasPowers = PRODUCTS == Shape::kHalves;
+// A GRU's h is within its first h and 1. The h of other cells with powers is
+// within 1 after the first step.
+constexpr bool kKeepsPowers = CellType::kReadsH;
+
+// Returns the power of two that is the greatest one within a positive float,
+// which comes as its bits, but at least 2^-98: no power overflows below.
+static float PowerOf(Word largest) {
+  constexpr Word kLeast = 29u << 23, kMost = 254u << 23;
+  const Word exponent = largest & 0xFFu << 23;
+  return __uint_as_float(exponent < kLeast  ? kLeast
+                         : exponent > kMost ? kMost
+                                            : exponent);
+}
+// Returns what numbers are multiplied by, 2^14 divided by their power.
+static float ScaleOf(float power) {
+  return __uint_as_float((268u << 23) - __float_as_uint(power));
+}
+// What the product of numbers with the powers 1 is multiplied by.
+constexpr float kOfProduct = 1.0f / (1 << 28);
+
+// Loads chunks of a row of the data's numbers, `stride` columns apart. What is
+// past the last column, or in no row, is zero. All loads are under way at the
+// same time.
+template <int kChunks>
+static void LoadOfRow(const Item* row, int column, int stride,
+                      Chunk (&chunks)[kChunks]) {
+  const bool is_aligned = NUM_UNITS * sizeof(Item) % 16 == 0 &&
+                          reinterpret_cast<unsigned long long>(row) % 16 == 0;
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) chunks[i] = {};
+  if (row == nullptr) return;
+  if (is_aligned) {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      const int at = column + i * stride;
+      if (at < NUM_UNITS) chunks[i] = LoadChunk(row + at);
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float values[kItems];
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) {
+        const int at = column + i * stride + j * kItems + e;
+        values[e] = at < NUM_UNITS ? ToFloat(row[at]) : 0.0f;
+      }
+      chunks[i].word[j] = ToWord(values);
+    }
+  }
+}
+
+// The operands that a chunk of the data has.
+struct alignas(16 * kItems / kOperands) Operands {
+  Word word[4 * kItems / kOperands];
+
+  Operands(const Chunk& data, float scale) {
+#pragma unroll
+    for (int j = 0; j < 4 * kItems / kOperands; ++j) {
+      if (kItems == 2) {
+        word[j] = data.word[j];
+        continue;
+      }
+      float values[kOperands];
+#pragma unroll
+      for (int e = 0; e < kOperands; ++e) {
+        values[e] = scale * __uint_as_float(data.word[j * kOperands + e]);
+      }
+      word[j] = ToOperands(values);
+    }
+  }
+};
+
+// Finds the powers of rows of floats, whose addresses `row_of` returns; null
+// stands for zeros. What is infinite or no number counts for nothing. A power
+// is at least that of `least`. All threads of the block call this together.
+template <int kCount, typename RowOf>
+static void FindPowers(const RowOf& row_of, float least, int thread,
+                       float* powers) {
+  // As many lanes share a row as let the block's threads have all rows at once.
+  constexpr int kLanes = kCount * 32 <= kThreads   ? 32
+                         : kCount * 16 <= kThreads ? 16
+                         : kCount * 8 <= kThreads  ? 8
+                                                   : 4;
+  constexpr int kChunk = 4 * kItems, kAtOnce = 8;
+  for (int first = 0; first < kCount; first += kThreads / kLanes) {
+    const int i = first + thread / kLanes;
+    const Item* const row = i < kCount ? row_of(i) : nullptr;
+    float largest = least;
+    for (int column = thread % kLanes * kChunk; column < NUM_UNITS;
+         column += kAtOnce * kLanes * kChunk) {
+      Chunk chunks[kAtOnce];
+      LoadOfRow(row, column, kLanes * kChunk, chunks);
+#pragma unroll
+      for (int j = 0; j < 4 * kAtOnce; ++j) {
+        const float magnitude =
+            fabsf(__uint_as_float(chunks[j / 4].word[j % 4]));
+        const bool is_finite = magnitude < __uint_as_float(0xFFu << 23);
+        largest = fmaxf(largest, is_finite ? magnitude : 0.0f);
+      }
+    }
+#pragma unroll
+    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
+      largest = fmaxf(largest, ShuffleXor(largest, lanes));
+    }
+    if (i < kCount && thread % kLanes == 0) {
+      powers[i] = PowerOf(__float_as_uint(largest));
+    }
+  }
+}
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_POWERS_CUH_
