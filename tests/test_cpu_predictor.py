@@ -152,7 +152,7 @@ def test_shapes_may_change_from_call_to_call():
 def test_weights_are_copied():
     layer = layer_reference.make("gru", 1, 8)
     layer_reference.randomize(layer, (None, None, 3))
-    inputs = layer_reference.normal(3, 5, 3)
+    inputs = layer_reference.normal(4, 5, 3)
     predictor = crnn.CpuPredictor(layer)
     before = layer(inputs).numpy()
     layer.kernel.assign(layer.kernel * 2.0)
