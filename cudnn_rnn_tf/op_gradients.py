@@ -87,7 +87,6 @@ def _recorded_without_reserve_space(forward: Callable[..., Any]) -> Callable[...
     """
     signature = inspect.signature(forward)
 
-    @tf.autograph.experimental.do_not_convert
     @functools.wraps(forward)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not (tf.executing_eagerly() and _compat.could_possibly_record()):

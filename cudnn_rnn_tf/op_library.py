@@ -109,9 +109,9 @@ _ADDED = re.compile(r"^\{\{function_node __wrapped__\S*\}\} | \[Op:\S+\](?: name
 def _with_plain_errors(op: Callable[..., Any]) -> Callable[..., Any]:
     """Returns an op whose errors say what its kernel says, where it runs outside of a graph."""
 
-    # AutoGraph cannot convert an op, and would warn of it.
-    @tf.autograph.experimental.do_not_convert
-    @functools.wraps(op)
+    # AutoGraph cannot convert an op, and would warn of it. This takes over the decorator's mark,
+    # but not the context that it enters in each call.
+    @functools.wraps(tf.autograph.experimental.do_not_convert(op))
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return op(*args, **kwargs)
