@@ -31,10 +31,11 @@ PARTS = {
 LEGEND = """\
 * **Ratio**: the time of the fastest other library (PyTorch, Keras or ONNX Runtime), with the same
   number of threads, over this package's in float32; above 1, this package is faster. *Training* and
-  *inference* are those of a Keras layer in a `tf.function`; *CpuPredictor* is the layer's inference
-  on NumPy arrays. With *different lengths*, this package's layer and Keras's get a mask, PyTorch
-  packs the sequences (a network of one direction may run over the padding instead, which takes as
-  long as sequences of equal length), and ONNX Runtime and `CpuPredictor` get the lengths.
+  *inference* are those of a Keras layer in a `tf.function`, which XLA does not compile, as `fit`
+  does not by default on a CPU; *CpuPredictor* is the layer's inference on NumPy arrays. With
+  *different lengths*, this package's layer and Keras's get a mask, PyTorch packs the sequences (a
+  network of one direction may run over the padding instead, which takes as long as sequences of
+  equal length), and ONNX Runtime and `CpuPredictor` get the lengths.
 * **Speed in** a half type: this package's time in float32 over its time in that type.
 * **Scaling**: the time with one thread, divided by the time with the number of threads that the
   column names. For comparison, `tf.matmul` has the product of two 2048×2048 matrices, which was

@@ -196,8 +196,9 @@ ON_GPU = (
     "# Drop-ins and accelerated models on a GPU",
     f"{MASKED}, or with as many holes at random places. In the latter two cases, Keras's layers "
     "have `use_cudnn=False`, since cuDNN refuses such masks, and XLA compiles their step, as `fit` "
-    "does by default unless a layer is bidirectional; their time is that with masks in front, and "
-    "“–” is not measured yet ([five networks](../../docs/guides/lengths.md#how-fast-it-is) are). "
+    "does by default unless a layer is bidirectional; how many times as "
+    "fast a drop-in is was measured for [five "
+    "networks](../../docs/guides/lengths.md#how-fast-it-is) only. "
     "Steps below a millisecond are bounded by the host, and vary with what else it does. In a "
     "training step, the host also reads and changes each of Keras's weights, six a bidirectional "
     "layer, where "
