@@ -43,6 +43,50 @@ bool IsForSmallH(const RnnProblem& problem) {
          problem.batch_size <= 128;
 }
 
+// What cuDNN's passes take for a step of a layer in one direction, as replayed
+// graphs, besides the products over all steps: thousands of cycles of an H200.
+// They were fitted to 24 LSTMs and GRUs of 64 to 2048 units and 32 to 4096
+// sequences, whose passes were timed one by one, and to the networks of
+// benchmarks/results/gpu_rule.jsonl.
+struct PassCost {
+  double start;
+  double weights;   // For a million numbers of the recurrent matrices.
+  double products;  // For 10^9 products of a number and a state.
+  double gates;     // For a million gates, which memory has to hold.
+};
+struct TypeCost {
+  PassCost forward, backward;
+  double more_of_gru;  // A GRU's backward pass takes that much more for gates.
+  double most_rows;    // From so many sequences on, products cost no more.
+};
+constexpr double kAllRows = 1e9;
+constexpr TypeCost kHalf = {
+    {5.0, 0.53, 12.0, 8.7}, {6.9, 0.61, 12.0, 21.3}, 11.3, 256.0};
+constexpr TypeCost kTf32 = {
+    {10.0, 1.58, 11.5, 7.5}, {1.8, 5.5, 0.0, 25.4}, 72.0, kAllRows};
+constexpr TypeCost kFloat = {
+    {13.7, 3.5, 70.0, 8.8}, {13.7, 3.5, 70.0, 22.8}, 77.0, kAllRows};
+// persist_static in float16.
+constexpr TypeCost kPersistStatic = {
+    {3.7, 1.05, 0.0, 0.0}, {7.5, 1.05, 0.0, 0.0}, 0.0, kAllRows};
+
+const TypeCost& CostsOf(const RnnProblem& problem, bool allow_tf32,
+                        const DeviceLimits& gpu) {
+  if (problem.dtype == RnnDataType::kFloat32) {
+    return allow_tf32 && HasTf32(gpu.architecture) ? kTf32 : kFloat;
+  }
+  return CudnnAlgorithmFor(problem, allow_tf32) ==
+                 CudnnAlgorithm::kPersistStatic
+             ? kPersistStatic
+             : kHalf;
+}
+
+// Tells whether `resident` has a kernel for as many units.
+bool MayBeResident(const RnnProblem& problem) {
+  const int64_t multiple = problem.dtype == RnnDataType::kFloat32 ? 16 : 32;
+  return problem.spec.num_units % multiple == 0;
+}
+
 }  // namespace
 
 bool MayBeSteps(const RnnProblem& problem) {
@@ -51,27 +95,49 @@ bool MayBeSteps(const RnnProblem& problem) {
          problem.spec.num_proj == problem.spec.num_units;
 }
 
+double CyclesOfCudnn(const RnnProblem& problem, bool allow_tf32,
+                     const DeviceLimits& gpu) {
+  const RnnSpec& spec = problem.spec;
+  const double units = static_cast<double>(spec.num_units);
+  const double batch = static_cast<double>(problem.batch_size);
+  const double weights = 1e-6 * spec.num_gates() * units * units;
+  const double gates = 1e-6 * spec.num_gates() * units * batch;
+  const TypeCost& costs = CostsOf(problem, allow_tf32, gpu);
+  const double products = 1e-3 * weights * std::min(batch, costs.most_rows);
+  const double fewer = 132.0 / gpu.multiprocessors;
+  double cycles = 0.0;
+  for (const PassCost* pass : {&costs.forward, &costs.backward}) {
+    const bool is_backward = pass == &costs.backward;
+    if (is_backward && !problem.is_training) break;
+    const double of_gates =
+        pass->gates + (is_backward && spec.rnn_mode == RnnMode::kGru
+                           ? costs.more_of_gru
+                           : 0.0);
+    cycles +=
+        pass->start + fewer * (weights * pass->weights +
+                               products * pass->products + gates * of_gates);
+  }
+  // The directions hardly run at the same time.
+  return 1e3 * cycles * (spec.num_dirs() == 2 ? 1.7 : 1.0);
+}
+
 bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
                        const DeviceLimits& gpu, double cycles) {
-  const bool is_float = problem.dtype == RnnDataType::kFloat32;
-  const int passes = problem.is_training ? 2 : 1;
-  if (IsLargeForPersistStatic(problem)) return true;
-  if (problem.has_sequence_lengths) return cycles > passes * 50e3;
-  if (!problem.is_training && problem.batch_size <= 2 && cycles > 3e3) {
+  if (problem.has_sequence_lengths) {
+    return cycles > (problem.is_training ? 2 : 1) * 50e3;
+  }
+  // `resident` and persist_static are for one or two sequences.
+  if (!problem.is_training && problem.batch_size <= 2 && cycles > 3e3 &&
+      (MayBeResident(problem) || CudnnAlgorithmFor(problem, allow_tf32) ==
+                                     CudnnAlgorithm::kPersistStatic)) {
     return true;
   }
-  if (is_float) {
-    return cycles > passes * 30e3 ||
-           (problem.is_training && allow_tf32 && HasTf32(gpu.architecture) &&
-            gpu.largest_cluster == 1 && IsForSmallH(problem));
+  if (problem.is_training && problem.dtype == RnnDataType::kFloat32 &&
+      allow_tf32 && HasTf32(gpu.architecture) && gpu.largest_cluster == 1 &&
+      IsForSmallH(problem)) {
+    return true;
   }
-  // As an A100 and as an RTX 4090, an H200 trained an LSTM of 1024 units and 32
-  // sequences in 0.79 and 0.46 ms a step, where the model says 24e3 and 16e3
-  // cycles. cuDNN's persist_static took 0.61 to 0.65 ms.
-  const bool is_static =
-      problem.is_training && problem.spec.num_dirs() == 1 &&
-      CudnnAlgorithmFor(problem, allow_tf32) == CudnnAlgorithm::kPersistStatic;
-  return cycles > passes * (is_static ? 10e3 : 18e3);
+  return cycles > CyclesOfCudnn(problem, allow_tf32, gpu);
 }
 
 // The limits come from 320 networks on an H200, as replayed graphs. With up to

@@ -65,13 +65,17 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
 // in host memory, and where cuDNN has no algorithm.
 bool MayBeSteps(const RnnProblem& problem);
 
+// Estimates the cycles that cuDNN takes for a step of a layer in both
+// directions, in training forward and backward, if all sequences have full
+// length: those of an H200 which, for the part that fills the chip, are more
+// where there are fewer multiprocessors.
+double CyclesOfCudnn(const RnnProblem& problem, bool allow_tf32,
+                     const DeviceLimits& gpu);
+
 // Tells whether products of whole batches are likely to be faster than the
 // persistent kernels, which take about `cycles` for a step of a layer. cuDNN
 // computes such products or, with sequence lengths, a network that enqueues its
-// steps one by one. Large batches cost these less, and cuDNN has kernels for
-// one or two sequences, and for small layers. The limits were measured on an
-// H200. On another GPU, its clock slows both sides alike, so the limits are as
-// many of its own cycles.
+// steps one by one. The clock of another GPU slows both sides alike.
 bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
                        const DeviceLimits& gpu, double cycles);
 

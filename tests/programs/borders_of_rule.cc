@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <iterator>
+#include <string>
 #include <vector>
 
 #include "kernels/gpu/algorithm_rule.h"
@@ -65,6 +65,12 @@ const Change kSkip = [](RnnProblem* p) {
 const Change kDouble = [](RnnProblem* p) { p->dtype = RnnDataType::kFloat64; };
 const Change kBfloat = [](RnnProblem* p) { p->dtype = RnnDataType::kBfloat16; };
 const Change kDrops = [](RnnProblem* p) { p->spec.recurrent_dropout = 0.5f; };
+
+const DeviceLimits& LimitsOf(const std::string& name) {
+  return std::find_if(std::begin(kKnownGpus), std::end(kKnownGpus),
+                      [&](const NamedGpu& each) { return each.name == name; })
+      ->limits;
+}
 
 Change Projection(int64_t size) {
   return [=](RnnProblem* problem) { problem->spec.num_proj = size; };
@@ -148,8 +154,10 @@ void CheckAlgorithms() {
   }
 }
 
-// Up to how many cycles of a step the persistent kernels run a network.
+// Up to how many cycles of a step the persistent kernels run a network: those
+// of cuDNN, where the row says nothing else.
 void CheckCycles() {
+  constexpr double kCudnn = 0.0, kNever = -1.0;
   const struct {
     const char* what;
     Change change;
@@ -157,53 +165,79 @@ void CheckCycles() {
     const char* gpu = "A100";
     bool allow_tf32 = true;
   } rows[] = {
-      {"what persist_static is for", Sizes(1280, 32), -1.0},
-      {"small in TF32", Both(Sizes(96, 128), kFloatTraining), -1.0},
-      {"small in TF32 as an L4", Both(Sizes(96, 128), kFloatTraining), -1.0,
+      {"small in TF32", Both(Sizes(96, 128), kFloatTraining), kNever},
+      {"small in TF32 as an L4", Both(Sizes(96, 128), kFloatTraining), kNever,
        "L4"},
-      {"no TF32", Both(Sizes(96, 128), kFloatTraining), 60e3, "T4"},
-      {"clusters", Both(Sizes(96, 128), kFloatTraining), 60e3, "H100"},
-      {"other clusters", Both(Sizes(96, 128), kFloatTraining), 60e3,
+      {"no TF32", Both(Sizes(96, 128), kFloatTraining), kCudnn, "T4"},
+      {"clusters", Both(Sizes(96, 128), kFloatTraining), kCudnn, "H100"},
+      {"other clusters", Both(Sizes(96, 128), kFloatTraining), kCudnn,
        "RTX 5090"},
-      {"not small in TF32", Both(Sizes(97, 128), kFloatTraining), 60e3},
-      {"many sequences", Both(Sizes(96, 129), kFloatTraining), 60e3},
-      {"TF32 is forbidden", Both(Sizes(96, 128), kFloatTraining), 60e3, "A100",
-       false},
-      {"small GRUs", Both(Sizes(96, 128), Both(kFloatTraining, kGru)), 60e3},
+      {"not small in TF32", Both(Sizes(97, 128), kFloatTraining), kCudnn},
+      {"many sequences", Both(Sizes(96, 129), kFloatTraining), kCudnn},
+      {"TF32 is forbidden", Both(Sizes(96, 128), kFloatTraining), kCudnn,
+       "A100", false},
+      {"small GRUs", Both(Sizes(96, 128), Both(kFloatTraining, kGru)), kCudnn},
       {"both directions", Both(Sizes(96, 128), Both(kFloatTraining, kBothWays)),
-       60e3},
-      {"skip input", Both(Sizes(96, 128), Both(kFloatTraining, kSkip)), 60e3},
-      {"small in inference", Both(Sizes(96, 128), kFloat), 30e3},
-      {"small in half", Both(Sizes(96, 128), kTraining), 36e3},
+       kCudnn},
+      {"skip input", Both(Sizes(96, 128), Both(kFloatTraining, kSkip)), kCudnn},
+      {"small in inference", Both(Sizes(96, 128), kFloat), kCudnn},
+      {"small in half", Both(Sizes(96, 128), kTraining), kCudnn},
       {"small with lengths",
        Both(Sizes(96, 128), Both(kFloatTraining, kLengths)), 100e3},
-      {"inference", Sizes(512, 33), 18e3},
-      {"inference of a few", Sizes(512, 32), 18e3},
-      {"training of a few", Both(Sizes(1024, 32), kTraining), 20e3},
-      {"a few in both directions",
-       Both(Sizes(1024, 32), Both(kTraining, kBothWays)), 36e3},
-      {"training of GRUs", Both(Sizes(1024, 32), Both(kGru, kTraining)), 36e3},
-      {"few in bfloat16", Both(Sizes(512, 32), kBfloat), 18e3},
-      {"inference in float32", Both(Sizes(512, 3), kFloat), 30e3},
-      {"inference in bfloat16", Both(Sizes(512, 3), kBfloat), 18e3},
-      {"two sequences", Sizes(512, 2), 3e3},
-      {"training", Both(Sizes(512, 33), kTraining), 36e3},
-      {"training in float32", Both(Sizes(512, 2), Both(kTraining, kFloat)),
-       60e3},
+      {"two sequences of resident", Both(Sizes(512, 2), kBfloat), 3e3},
+      {"units that are none of resident's", Both(Sizes(513, 2), kBfloat),
+       kCudnn},
+      {"two sequences of persist_static", Sizes(513, 2), 3e3},
+      {"three sequences", Both(Sizes(512, 3), kBfloat), kCudnn},
+      {"two in training", Both(Sizes(512, 2), kTraining), kCudnn},
       {"lengths", Both(Sizes(512, 2), kLengths), 50e3},
       {"lengths in float32", Both(Sizes(512, 2), Both(kLengths, kFloat)), 50e3},
       {"training with lengths", Both(kTraining, kLengths), 100e3},
   };
   for (const auto& row : rows) {
     const RnnProblem problem = Changed(row.change);
-    const NamedGpu& gpu = *std::find_if(
-        std::begin(kKnownGpus), std::end(kKnownGpus),
-        [&](const NamedGpu& each) { return !std::strcmp(each.name, row.gpu); });
+    const DeviceLimits& gpu = LimitsOf(row.gpu);
     const auto is_for = [&](double cycles) {
-      return IsForWholeBatches(problem, row.allow_tf32, gpu.limits, cycles);
+      return IsForWholeBatches(problem, row.allow_tf32, gpu, cycles);
     };
-    Check(!is_for(row.most) || row.most < 0.0, row.what);
-    Check(is_for(std::nextafter(row.most, 1e9)), row.what);
+    const double most = row.most == kCudnn
+                            ? CyclesOfCudnn(problem, row.allow_tf32, gpu)
+                            : row.most;
+    Check(!is_for(most) || most < 0.0, row.what);
+    Check(is_for(std::nextafter(most, 1e9)), row.what);
+  }
+}
+
+// Every network takes cuDNN longer with more of anything, and on a smaller GPU.
+void CheckCudnn() {
+  const Change types[] = {Sizes(512, 48), Both(Sizes(512, 48), kFloat),
+                          Both(Sizes(512, 16), kTraining)};
+  const struct {
+    const char* what;
+    Change change;
+    const char* gpu = "H100";
+  } more[] = {
+      {"units", [](RnnProblem* p) { p->spec.num_units *= 2; }},
+      {"sequences", [](RnnProblem* p) { p->batch_size *= 64; }},
+      {"training", kTraining},
+      {"directions", kBothWays},
+      {"a smaller GPU", [](RnnProblem*) {}, "T4"},
+  };
+  for (const Change& type : types) {
+    for (const bool allow_tf32 : {true, false}) {
+      const RnnProblem problem = Changed(type);
+      const double cycles =
+          CyclesOfCudnn(problem, allow_tf32, LimitsOf("H100"));
+      for (const auto& each : more) {
+        const RnnProblem changed = Changed(Both(type, each.change));
+        if (changed.is_training == problem.is_training &&
+            each.what == std::string("training")) {
+          continue;
+        }
+        Check(CyclesOfCudnn(changed, allow_tf32, LimitsOf(each.gpu)) > cycles,
+              each.what);
+      }
+    }
   }
 }
 
@@ -245,6 +279,7 @@ int main() {
   cudnn_rnn_tf::CheckNumbers();
   cudnn_rnn_tf::CheckAlgorithms();
   cudnn_rnn_tf::CheckCycles();
+  cudnn_rnn_tf::CheckCudnn();
   cudnn_rnn_tf::CheckSteps();
   std::printf("well\n");
 }
