@@ -144,7 +144,7 @@ LEGEND = """\
   be chance.
 * **Different lengths**: each sequence has a length drawn from [T/4, T]. Eight lists, each with a
   length for every sequence, were drawn; each call uses the next list. **Mask**: this package's
-  layer and Keras's, which calls cuDNN, are called with the same mask; PyTorch gets packed sequences.
+  layer and Keras's (by cuDNN) are called with the same mask; PyTorch gets packed sequences.
   **Lengths**: this package's layer is called with lengths instead of a mask.
 * **Full length**: all sequences have T time steps, and the layers get neither a mask nor lengths.
 * **By cuDNN**: this package with `algorithm="cudnn"`, so that cuDNN's kernels compute the layer
