@@ -285,4 +285,6 @@ def check(kind: str, door: str) -> None:
         model, inputs = kinds[kind]()
         expected = model(inputs, training=False)
         received = copied(model, pathlib.Path(folder))(inputs, training=False)
-        assert np.allclose(received, expected, atol=1e-5), f"{kind} through {door} differs"
+        # Numbers of float16 have 11 bits.
+        atol = 5e-3 if "halves" in kind else 1e-5
+        assert np.allclose(received, expected, atol=atol), f"{kind} through {door} differs"
