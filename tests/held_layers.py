@@ -21,8 +21,8 @@ from cudnn_rnn_tf import __main__
 layers = keras.layers
 registered = keras.saving.register_keras_serializable("held")
 NUMBERS = np.random.default_rng(0).normal(3.0, 2.0, (6, 3)).astype("float32")
-# Keras's files of vocabularies have a line for each word, and the last ones are of two lines.
 TEXTS = np.array(["b a", "a c", "a b b", "d", "é a", "ende"]).reshape(6, 1)
+# Keras's files of vocabularies have a line for each word, and the last ones are of two lines.
 WORDS = np.array([*"abbc", "two\nlines", "x\u2028y"]).reshape(6, 1)
 
 

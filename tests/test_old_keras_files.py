@@ -426,35 +426,29 @@ def test_weights_alone(module, by_name, tmp_path):
     np.testing.assert_allclose(model(inputs), expected, atol=1e-6)
 
 
-def inner_model(module: Any, frozen: str, numbers: tuple[str, ...]) -> Any:
+def inner_model(module: Any, frozen: str) -> Any:
     """Returns a model with parts of equal shapes, of which some are frozen."""
-    names = {kind: f"{kind}{number}" for kind, number in zip("abcd", numbers, strict=True)}
-    inner = module.Sequential([module.layers.Input((5, 4))])
-    inner.add(module.layers.Dense(4, name=names["a"]))
-    inner.add(module.layers.Dense(4, name=names["b"]))
-    inner.add(module.layers.BatchNormalization(name=names["c"]))
-    both = module.layers.Bidirectional(module.layers.GRU(4), merge_mode="sum", name=names["d"])
-    model = module.Sequential([module.layers.Input((5, 4)), inner, both])
-    for kind in frozen:
-        if kind in "abc":
-            inner.get_layer(names[kind]).trainable = False
+    make = module.layers
+    a, b = (make.Dense(4, name=name, trainable=name not in frozen) for name in "ab")
+    c = make.BatchNormalization(name="c", trainable="c" not in frozen)
+    inner = module.Sequential([make.Input((5, 4)), a, b, c])
+    both = make.Bidirectional(make.GRU(4), merge_mode="sum")
+    model = module.Sequential([make.Input((5, 4)), inner, both])
     both.forward_layer.trainable = "f" not in frozen
     if "g" in frozen and module is keras:
-        inner.get_layer(names["c"]).gamma.trainable = False
+        c.gamma.trainable = False
     return model
 
 
 @pytest.mark.parametrize("module", [keras, tf_keras])
 @pytest.mark.parametrize("saved", ["", "a", "bc", "f", "acf", "g"])
-@pytest.mark.parametrize("loaded", ["", "bf", "g"])
+@pytest.mark.parametrize("loaded", ["", "bf"])
 def test_weights_when_other_layers_were_frozen(saved, loaded, module, tmp_path):
-    source = randomized(inner_model(module, saved, ("a", "b", "c", "d")))
+    source, target = randomized(inner_model(module, saved)), inner_model(keras, loaded)
     source.save(tmp_path / "w.h5")
-    target = inner_model(keras, loaded, ("a", "b", "c", "d"))
     crnn.load_keras_weights(target, tmp_path / "w.h5")
-    np.testing.assert_allclose(
-        target(normal(2, 5, 4)), np.asarray(source(normal(2, 5, 4))), atol=1e-6
-    )
+    inputs = normal(2, 5, 4)
+    np.testing.assert_allclose(target(inputs), np.asarray(source(inputs)), atol=1e-6)
 
 
 def test_weights_of_other_names_when_other_layers_were_frozen(tmp_path):

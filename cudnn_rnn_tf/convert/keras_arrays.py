@@ -83,7 +83,10 @@ def _shared_out(
             # Keras has given one part this name; the other one's may be a user's.
             owners[name] = [parts[not any(each.startswith("forward_") for each in folders)]]
         else:
-            owners[name] = [part for part in parts if part.name in folders]
+            # A name in the file may have slashes, in place of which Keras 3 has underscores.
+            ends = range(1, len(folders))
+            runs = {"_".join(folders[i:j]) for j in ends for i in range(j)}
+            owners[name] = [part for part in parts if part.name in runs]
     by_name = [
         {name: array for name, array in named.items() if owners[name] == [part]} for part in parts
     ]

@@ -71,7 +71,8 @@ def load_keras_weights(
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is damaged, or has other layers, or weights of other shapes.
+        ValueError: if it is damaged, has other layers or weights of other shapes, or has those of
+            layers in a layer in another order, as where others were frozen, and under other names.
     """
     path = pathlib.Path(path)
     with _damage_as_value_error(path):
