@@ -420,7 +420,8 @@ def test_restores_a_built_keras_layer_of_another_type(tmp_path):
 def test_restoring_keras_layers_that_do_not_fit(tmp_path):
     checkpoint, _ = write_cells(RnnConfig("lstm", 2, 3, 4), tmp_path)
     restore = cudnn_rnn.restore_keras_layer
-    with pytest.raises(ValueError, match="found 0"):
+    has = "the checkpoint has 'net/rnn.*': tf.contrib.cudnn_rnn, lstm, 2 layers of 3 units, unidir"
+    with pytest.raises(ValueError, match=f"found 0; {has.replace('/rnn.*', '')}"):
         restore(crnn.CudnnGRU(2, 3), checkpoint)
     with pytest.raises(ValueError, match="expected a tensor other/rnn/multi_rnn_cell/cell_0"):
         restore(crnn.CudnnLSTM(2, 3), checkpoint, scope="other")

@@ -8,13 +8,13 @@ import json
 import re
 import zipfile
 
-import fresh_process
 import keras
 import numpy as np
 import pytest
 from layer_reference import make, randomize
 
 from cudnn_rnn_tf import __main__, convert
+from cudnn_rnn_tf.convert import network
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
@@ -77,6 +77,24 @@ def test_state_dict_that_contains_itself(tmp_path, capsys):
     state_dict["self"] = state_dict
     torch.save(state_dict, tmp_path / "m.pt")
     assert "contains itself" in refused(tmp_path / "m.pt", capsys)
+
+
+def test_packages_of_pytorch(tmp_path, capsys):
+    with torch.package.PackageExporter(str(tmp_path / "m.pt")) as package:
+        package.extern("**")
+        package.save_pickle("model", "model.pkl", torch.nn.LSTM(2, 3))
+    assert "torch.package.PackageImporter(path) reads one" in refused(tmp_path / "m.pt", capsys)
+
+
+def test_what_the_file_does_not_say(tmp_path):
+    torch.save(torch.nn.GRU(2, 3, dtype=torch.float16).state_dict(), tmp_path / "m.pt")
+    line = convert.convert_file(tmp_path / "m.pt", tmp_path / "m.keras")
+    assert "in float16: a layer of dtype='float32' takes what its get_weights() returns" in line
+    assert line.endswith(", batch-major, with return_sequences=True")
+
+
+def test_a_reason_does_not_end_in_a_colon():
+    assert network.reason(ValueError("cannot read the weights:\n\n")) == "cannot read the weights"
 
 
 def test_float8_safetensors(tmp_path, capsys):
@@ -248,24 +266,3 @@ def test_strange_onnx_models(change, message, tmp_path, capsys):
     path.write_bytes(damaged_model(change).SerializeToString())
     line = refused(path, capsys)
     assert re.search(message, line), line
-
-
-# Targets.
-
-
-@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".keras", ".onnx"])
-@pytest.mark.slow
-def test_full_disk(suffix, tmp_path):
-    """A limit on file sizes takes the place of a full disk: writes fail half-way, too."""
-    torch.save(torch.nn.GRU(64, 64).state_dict(), tmp_path / "m.pt")
-    program = (
-        "import sys\nfrom cudnn_rnn_tf import __main__\nsys.exit(__main__.main(sys.argv[1:]))\n"
-    )
-    target = tmp_path / f"out{suffix}"
-    arguments = ["-c", program, "convert", tmp_path / "m.pt", target]
-    completed = fresh_process.run(arguments, largest_file=20_000)
-    assert completed.returncode == 1, completed.stderr
-    assert "Traceback" not in completed.stderr
-    last = completed.stderr.splitlines()[-1]
-    assert f"error: cannot write {target}: " in last
-    assert [path.name for path in tmp_path.iterdir()] == ["m.pt"]

@@ -548,6 +548,28 @@ def test_layers_that_a_file_has_no_weights_for_are_not_made(name, suffix, tmp_pa
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # In KiB.
 
 
+class OfValues(keras.layers.Layer):
+    """A layer of a user's, with a variable that Keras cannot make without its value."""
+
+    def build(self, shape):
+        self.scale = keras.Variable(np.arange(1.0, shape[-1] + 1), dtype="float32")
+
+    def call(self, inputs):
+        return inputs * self.scale
+
+
+@pytest.mark.parametrize("in_scope", [False, True])
+def test_own_layers_are_made_before_they_are_loaded(in_scope, tmp_path):
+    """The scope of custom objects is that of the caller's thread."""
+    model = keras.Sequential([keras.Input((None, 3)), OfValues(), keras.layers.LSTM(2)])
+    model.save(tmp_path / "m.keras")
+    custom = {"OfValues": OfValues}
+    with keras.saving.custom_object_scope(custom if in_scope else {}):
+        loaded = crnn.load_keras_model(tmp_path / "m.keras", None if in_scope else custom)
+    inputs = np.ones((2, 5, 3))
+    np.testing.assert_array_equal(loaded(inputs), model(inputs))
+
+
 def test_names_do_not_move_the_cursor(tmp_path, capsys):
     name = "a\x1b[2Jb\tc"
     gru = torch.nn.ModuleDict({name: torch.nn.GRU(2, 3)})
@@ -590,7 +612,7 @@ def test_export_to_where_nothing_can_be_written(option, tmp_path, capsys):
         (["export", "--fused"], "out"),
         (["export"], "out.tflite"),
         (["accelerate"], "out.keras"),
-        (["convert"], "out.safetensors"),
+        *((["convert"], f"out{suffix}") for suffix in (".pt", ".safetensors", ".onnx")),
     ],
 )
 def test_targets_on_a_full_disk(command, target, tmp_path, capsys):

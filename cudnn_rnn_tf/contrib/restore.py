@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import contrib_format
+from cudnn_rnn_tf import contrib_format, file_inspection
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 
@@ -40,7 +40,7 @@ def restore_keras_layer(
     config = dataclasses.replace(layer._config, input_mode=layer.input_mode)
     first_kernel = next(iter(contrib_format.tensor_shapes(config)))
     if scope is None:
-        scope = _only_scope(shapes, first_kernel, layer.name)
+        scope = _only_scope(shapes, first_kernel, layer.name, os.fspath(checkpoint))
     if not layer.built:
         name = f"{scope}/{first_kernel}" if scope else first_kernel
         if name not in shapes:
@@ -55,16 +55,24 @@ def restore_keras_layer(
     layer._built_kernel().assign(contrib_format.to_params(config, tensors, scope))
 
 
-def _only_scope(names: Iterable[str], first_kernel: str, layer_name: str) -> str:
+def _only_scope(names: Iterable[str], first_kernel: str, layer_name: str, checkpoint: str) -> str:
     found = [
         name.removesuffix(first_kernel).removesuffix("/")
         for name in names
         if f"/{name}".endswith(f"/{first_kernel}")
     ]
     if len(found) != 1:
+        if found:
+            hint = f"in the scopes {sorted(found)}: pass one as scope"
+        else:
+            networks = [
+                f"{each.name!r}: {each.kind}, {each.rnn_mode}, {each.num_layers} layers of "
+                f"{each.num_units} units, {each.direction}"
+                for each in file_inspection.inspect_file(checkpoint)
+            ]
+            hint = f"the checkpoint has {'; '.join(networks) or 'no recurrent network'}"
         raise ValueError(
             f"expected one layer with a tensor {first_kernel} in the checkpoint, for layer "
-            f"{layer_name!r}, but found {len(found)}"
-            + (f", in the scopes {sorted(found)}: pass one as scope" if found else "")
+            f"{layer_name!r}, but found {len(found)}; {hint}"
         )
     return found[0]

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from cudnn_rnn_tf import constants, targets
+from cudnn_rnn_tf import constants, file_inspection, targets
 from cudnn_rnn_tf.convert import (
     file_kinds,
     keras_files,
@@ -95,6 +95,12 @@ def convert_file(
     sums = stock_keras and layer.bias_mode == "double" and layer.rnn_mode != constants.CUDNN_GRU
     note = " (each gate's two biases added)" if sums else ""
     note += ", from initial states that are not zero" if states else ""
+    if layer.variable_dtype == "float16":
+        note += ", in float16: a layer of dtype='float32' takes what its get_weights() returns"
+    if target.suffix == ".keras" and file_kinds.kind_of(source) != "keras":
+        # Other libraries' files may not say it.
+        order = "time" if layer.time_major else "batch"
+        note += f", {order}-major, with return_sequences={layer.return_sequences}"
     return f"{where}: {_describe(layer)} -> {target}{note}"
 
 
@@ -107,6 +113,9 @@ def _read(
         return torch_format.from_torch(path, name=name, rnn_mode=rnn_mode), None
     if kind in ("checkpoint", "saved_model") or (kind == "hdf5" and keras_files.is_weights(path)):
         stored = named_arrays.networks_in(_arrays(path, kind))
+        if name is None and not stored:
+            for found in file_inspection.inspect_file(path):
+                raise ValueError(f"{found.name}: {found.convert.removeprefix('no: ')}")
         return network.pick(stored, name, str(path), "recurrent networks")[1].layer(rnn_mode), None
     if rnn_mode is not None:
         raise ValueError(f"rnn_mode is for files of weights alone, but the source is {str(path)!r}")

@@ -79,7 +79,7 @@ def reason(error: Exception) -> str:
     text = re.sub(r"\x1b\[[0-9;]*m", "", text).strip()
     # A paragraph that ends with a colon introduces the next one.
     paragraph = re.match(r"(?:.+?:\n\s*\n)*.+?(?=\n\s*\n|$)", text, re.S)
-    line = " ".join(paragraph[0].split()) if paragraph else type(error).__name__
+    line = " ".join(paragraph[0].split()).rstrip(" :") if paragraph else type(error).__name__
     return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]} …"
 
 

@@ -190,10 +190,10 @@ def _read_pickled(path: pathlib.Path) -> Mapping[str, Any]:
     torch = _load_torch()
     if _is_archive(path):
         untrusted.check_archive(path)
-        if _is_script(path):
+        if reader := _reader_of_code(path):
             raise ValueError(
-                f"{path} is a TorchScript archive, which holds code: torch.jit.load(path) reads "
-                "one that you trust, and torch.save(module.state_dict(), path) its tensors alone"
+                f"{path} is {reader[0]}, which holds code: {reader[1]} reads one that you trust, "
+                "and torch.save(module.state_dict(), path) its tensors alone"
             )
     try:
         _check_pickle(path)
@@ -216,9 +216,15 @@ def _is_archive(path: pathlib.Path) -> bool:
         return file.read(4) == b"PK\x03\x04"
 
 
-def _is_script(path: pathlib.Path) -> bool:
+def _reader_of_code(path: pathlib.Path) -> tuple[str, str] | None:
+    """Returns what an archive that holds code is, and what reads it; None for others."""
     with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("constants.pkl") for name in archive.namelist())
+        names = archive.namelist()
+    if any(name.endswith("/.data/extern_modules") for name in names):
+        return "a package of torch.package", "torch.package.PackageImporter(path)"
+    if any(name.endswith("constants.pkl") for name in names):
+        return "a TorchScript archive", "torch.jit.load(path)"
+    return None
 
 
 def _check_pickle(path: pathlib.Path) -> None:
