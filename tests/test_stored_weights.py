@@ -261,7 +261,7 @@ def test_weight_norm(way, tmp_path):
         "parametrization": torch.nn.utils.parametrizations.weight_norm,
     }[way]
     module = torch.nn.LSTM(4, 3, num_layers=2, bidirectional=True, batch_first=True)
-    zero = torch.nn.LSTM(4, 3)
+    zero = torch.nn.LSTM(4, 3, batch_first=True)
     torch.nn.init.zeros_(zero.weight_ih_l0[1])
     received = convert.from_torch(norm(zero, "weight_ih_l0").state_dict())(normal(2, 5, 4))
     np.testing.assert_array_equal(np.isnan(received), zero(torch.zeros(2, 5, 4))[0].isnan())
