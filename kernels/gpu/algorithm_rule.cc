@@ -232,6 +232,27 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
   return {};
 }
 
+RnnAlgorithm WishOf(const GpuChoice& choice) {
+  switch (choice.engine) {
+    case GpuEngine::kKernels:
+    case GpuEngine::kSteps:
+      return RnnAlgorithm::kPersistent;
+    case GpuEngine::kResident:
+      return RnnAlgorithm::kResident;
+    case GpuEngine::kCudnn:
+      break;
+  }
+  switch (choice.algorithm) {
+    case CudnnAlgorithm::kPersistStatic:
+      return RnnAlgorithm::kPersistStatic;
+    case CudnnAlgorithm::kPersistStaticSmallH:
+      return RnnAlgorithm::kPersistStaticSmallH;
+    case CudnnAlgorithm::kStandard:
+      break;
+  }
+  return RnnAlgorithm::kStandard;
+}
+
 int NumberOf(const GpuChoice& choice) {
   return static_cast<int>(
              std::find(std::begin(kChoices), std::end(kChoices), choice) -

@@ -29,6 +29,8 @@ struct GpuChoice {
 // The number of a choice, as RnnPlan has it. ChoiceOf returns false if no
 // choice has the number.
 int NumberOf(const GpuChoice& choice);
+// Returns the wish that asks for what a choice is.
+RnnAlgorithm WishOf(const GpuChoice& choice);
 bool ChoiceOf(int number, GpuChoice* choice);
 
 // What the persistent kernels make of a problem: whether they run it, and the

@@ -144,8 +144,7 @@ PlanCache::Made MakeGpuPlan(const RnnProblem& problem, int choice,
     plan->sizes.forward_workspace = engine->forward_workspace_size();
     plan->engine = std::move(engine);
     if (!of_first.ok()) Warn(first_failed, of_first, choices[i], resources);
-    resources.log(Describe(problem) + ": choice " +
-                  std::to_string(plan->choice));
+    resources.log(Describe(problem) + ": " + NameOf(WishOf(choices[i])));
     return {{}, std::move(plan), is_provisional};
   }
   if (problem.has_recurrent_dropout() || problem.spec.resets_before()) {

@@ -15,27 +15,6 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-const char* NameOf(const GpuChoice& choice) {
-  switch (choice.engine) {
-    case GpuEngine::kKernels:
-    case GpuEngine::kSteps:
-      return "persistent";
-    case GpuEngine::kResident:
-      return "resident";
-    case GpuEngine::kCudnn:
-      break;
-  }
-  switch (choice.algorithm) {
-    case CudnnAlgorithm::kStandard:
-      return "standard";
-    case CudnnAlgorithm::kPersistStatic:
-      return "persist_static";
-    case CudnnAlgorithm::kPersistStaticSmallH:
-      return "persist_static_small_h";
-  }
-  return "?";
-}
-
 int Main() {
   const DeviceLimits& gpu =
       std::find_if(std::begin(kKnownGpus), std::end(kKnownGpus),
@@ -67,7 +46,9 @@ int Main() {
              .ok()) {
       return 1;
     }
-    for (const GpuChoice& choice : choices) std::printf("%s ", NameOf(choice));
+    for (const GpuChoice& choice : choices) {
+      std::printf("%s ", NameOf(WishOf(choice)));
+    }
     std::printf("%.0f %.0f\n", estimate.cycles,
                 CyclesOfCudnn(problem, allow_tf32, gpu));
   }
