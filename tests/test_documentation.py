@@ -232,6 +232,7 @@ def measured_gains() -> set[tuple[float, float]]:
             r"^\| Keras / .* \| ([\d.]+) \| ([\d.]+) \| [\d.]+ \|$", text, re.MULTILINE
         )
         found += re.findall(r"(?<=\| )([\d.]+) \(([\d.]+)\)(?= \|)", text)
+        found += re.findall(r"(?:training|inference) ([\d.]+) \(least ([\d.]+)\)", text)
         for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
             rows = [line.strip("|\n ").split(" | ") for line in table.splitlines()]
             if rows[-1][0] == "geometric mean":
