@@ -411,7 +411,7 @@ def test_restores_a_built_keras_layer_of_another_type(tmp_path):
     checkpoint, expected = write_cells(config, tmp_path, ["first", "second"])
     layer = crnn.CudnnGRU(2, 3, time_major=True)
     layer.build((None, None, 4))
-    with pytest.raises(ValueError, match=r"found 2, in the scopes \['first', 'second'\]"):
+    with pytest.raises(ValueError, match=r"found 2; in the scopes \['first', 'second'\]"):
         cudnn_rnn.restore_keras_layer(layer, checkpoint)
     cudnn_rnn.restore_keras_layer(layer, checkpoint, scope="first")
     np.testing.assert_allclose(layer(INPUTS.astype("float32")), expected, rtol=0, atol=1e-5)
