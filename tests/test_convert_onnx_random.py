@@ -408,7 +408,8 @@ class Model:
 @pytest.mark.parametrize("seed", range(80))
 def test_what_is_taken_computes_the_same(seed):
     model = Model(np.random.default_rng(seed), None)
-    np.testing.assert_allclose(model.computed(), model.expected(), rtol=0, atol=1e-5)
+    # States of ReLU networks grow to hundreds, of which float32 holds seven digits.
+    np.testing.assert_allclose(model.computed(), model.expected(), rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(4))

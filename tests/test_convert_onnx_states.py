@@ -58,7 +58,7 @@ def test_files(batch_size, tmp_path):
     (found,) = file_inspection.inspect_file(tmp_path / "m.onnx")
     assert found.convert == "yes"
     text = convert.convert_file(tmp_path / "m.onnx", tmp_path / "m.keras")
-    assert text.endswith("m.keras, from initial states that are not zero")
+    assert "m.keras, from initial states that are not zero" in text
     inputs = normal(2, 5, 4)
     expected = run((tmp_path / "m.onnx").read_bytes(), inputs)
     model = keras.saving.load_model(tmp_path / "m.keras")
