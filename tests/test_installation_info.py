@@ -57,7 +57,7 @@ def test_gpus_and_their_kernels(monkeypatch):
     monkeypatch.setattr(op_library, "imitated_architecture", lambda: 75)
     kernels = {"lstm, 8 units": "teams of 4 blocks"}
     monkeypatch.setattr(installation_info, "_gpu", lambda: {"kernels": kernels})
-    row = "GPU A10, compute capability 8.6, half types 1024, TF32 720, float32 without TF32 672, "
+    row = "GPU A10, compute capability 8.6, half types 1024, TF32 1152, float32 without TF32 672, "
     row += "how it was tried compiled"
     assert [line.split(maxsplit=1) for line in installation_info.gpu_lines()] == [
         ["GPU", "NVIDIA A10, compute capability 8.6"],

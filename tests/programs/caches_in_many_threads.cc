@@ -20,7 +20,6 @@ namespace cudnn_rnn_tf {
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
   CudaDriver& cuda = libraries.cuda;
-  device_limits = {80, 108, 166912, 65536, 1};
   cuda.cuKernelSetAttribute = [](CUfunction_attribute, int, CUkernel,
                                  CUdevice) { return CUDA_SUCCESS; };
   cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor = [](int* blocks, CUfunction,
@@ -150,6 +149,7 @@ void InManyThreads(const std::function<void(int)>& use) {
 int main() {
   using namespace cudnn_rnn_tf;  // NOLINT: the program's own.
   has_resident_libraries = true;
+  device_limits = {80, 108, 166912, 65536, 1};
   for (const auto use :
        {GetPersistentKernels, Compile, UseSessions, UsePlans, LoadOnce}) {
     InManyThreads(use);

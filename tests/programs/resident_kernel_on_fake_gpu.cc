@@ -135,10 +135,10 @@ void CheckPlacement(const ResidentShape& shape) {
 }
 
 std::multiset<std::string> OptionsOf(const ResidentShape& shape) {
-  const char* const modes[] = {"LSTM", "GRU", "TANH", "RELU"};
+  const char* const cells[] = {"Lstm", "Gru", "RnnTanh", "RnnRelu"};
   const char* const types[] = {"", "FLOAT", "FLOAT16", "BFLOAT16"};
   std::vector<std::string> macros = {
-      std::string("IS_") + modes[static_cast<int>(request.rnn_mode)],
+      std::string("CELL=") + cells[static_cast<int>(request.rnn_mode)],
       std::string("IS_") + types[static_cast<int>(request.dtype)]};
   for (const auto& [name, value] : {std::pair("NUM_UNITS", shape.num_units),
                                     {"BATCH", shape.batch},
