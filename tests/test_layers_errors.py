@@ -25,7 +25,7 @@ INPUTS = normal(2, 4, 5)
 @pytest.mark.parametrize(
     "argument, value, error, words",
     [
-        ("direction", "up", ValueError, ["'unidirectional' or 'bidirectional'", "'up'"]),
+        ("direction", "up", ValueError, ["'unidirectional', 'bidirectional'", "'up'"]),
         ("num_layers", 1.5, TypeError, ["an integer", "1.5"]),
         ("algorithm", "fastest", ValueError, ["'auto'", "'fastest'"]),
         ("seed", 1.5, TypeError, ["an integer or None", "1.5"]),
