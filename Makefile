@@ -5,7 +5,6 @@
 # make docs   builds the documentation as a web site, in build/site
 # make fuzz   calls what is there as nobody would, ARGS=--seconds=600 for so long
 # make sanitize  does so with sanitizers built in, ARGS=--fast without the ops
-# make reliability ARGS="kills --count=100"  kills programs, and writes down what came of it
 #
 # All of it happens in a virtual environment, .venv, that these targets make and
 # keep up to date. The package in it is an editable installation: changes to
@@ -22,7 +21,7 @@ CXX_PROGRAMS = $(wildcard examples/*.cc benchmarks/*.cc tests/programs/*.cc test
 BUILD_FILES = pyproject.toml CMakeLists.txt \
   pip_package/tensorflow_build_flags.py cudnn_rnn_tf/native/build_info.py.in
 
-.PHONY: run test test-all fuzz sanitize reliability lint docs wheel clean
+.PHONY: run test test-all fuzz sanitize lint docs wheel clean
 
 run: $(VENV)/.package $(VENV)/.examples
 	$(BIN)/python examples/char_lm.py $(ARGS)
@@ -38,9 +37,6 @@ fuzz: $(VENV)/.package $(VENV)/.test
 
 sanitize: $(VENV)/.package
 	$(BIN)/python tests/sanitize.py $(ARGS)
-
-reliability: $(VENV)/.package $(VENV)/.test
-	$(BIN)/python tests/reliability/reliability.py $(ARGS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check --quiet .

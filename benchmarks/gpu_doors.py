@@ -31,7 +31,6 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import gpu_environment, pages, tensorflow_steps
-from benchmarks.cpu_models import NETWORKS
 from benchmarks.rows import DRAWS, Row
 from benchmarks.systems import keras_layers, layer_of
 from benchmarks.timing import StepFunction, sample_in_turns
@@ -65,7 +64,6 @@ ROWS = [
     for type_ in types
 ]
 
-# These are the networks of `benchmarks.cpu` as well, with as many inputs as units.
 CPU_ROWS = [
     Row(*network, "float32", training)
     for network, training in [
@@ -73,11 +71,16 @@ CPU_ROWS = [
         (("lstm", 1, 64, 2, 16, 30), True),
         (("lstm", 2, 64, 2, 16, 30), True),
         (("lstm", 1, 64, 1, 32, 20), False),
-        *(
-            ((n.rnn_mode, n.num_layers, n.num_units, n.num_dirs, n.batch_size, n.num_steps), True)
-            for n in NETWORKS
-            if n.num_steps > 1 and n.rnn_mode in ("lstm", "gru")
-        ),
+        (("lstm", 1, 256, 1, 1, 100), True),
+        (("lstm", 1, 256, 1, 64, 100), True),
+        (("lstm", 2, 128, 2, 32, 100), True),
+        (("lstm", 1, 512, 1, 16, 25), True),
+        (("lstm", 1, 1024, 1, 64, 25), True),
+        (("gru", 1, 256, 1, 64, 100), True),
+        (("lstm", 1, 64, 1, 1, 25), True),
+        (("lstm", 2, 320, 2, 8, 400), True),
+        (("gru", 3, 512, 1, 16, 100), True),
+        (("gru", 2, 320, 1, 24, 60), True),
     ]
 ]
 # Keras's layers with masks in front take as long as with masks behind on a CPU.

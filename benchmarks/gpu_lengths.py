@@ -9,8 +9,8 @@ leaves DIR/SYSTEM.jsonl. Anywhere, from these files:
     python -m benchmarks.gpu_lengths --system=report --output=DIR
 
 writes a page and a plot to benchmarks/results, both named like DIR. The files that the committed
-pages were made from are in benchmarks/results/gpu_lengths (H200) and gpu_lengths_h100. A page has
-the rows of ROWS and STEP_ROWS that this package was timed on.
+page was made from are in benchmarks/results/gpu_lengths (H200); those of an H100 are in
+gpu_lengths_h100. A page has the rows of ROWS and STEP_ROWS that this package was timed on.
 
 The layer is called as a user calls it: one `tf.function` a step, with another draw of lengths each
 step, uniform in [T/4, T]; PyTorch packs its sequences in each step. For the variants "full" and

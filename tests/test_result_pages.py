@@ -12,13 +12,9 @@ import pytest
 import tensorflow as tf
 
 from benchmarks import (
-    cpu_models,
-    cpu_page,
-    cpu_worker,
     gallery,
     gpu_fit,
     gpu_lengths_page,
-    gpu_older_page,
     gpu_rule,
     gpu_tests,
     model_list,
@@ -27,7 +23,6 @@ from benchmarks import (
     pages,
     tensorflow_steps,
     timing,
-    xla,
 )
 from benchmarks.rows import ROWS, STEP_ROWS, Row
 
@@ -35,13 +30,9 @@ RESULTS = pages.RESULTS
 
 
 def test_pages_are_those_of_the_data_in_the_repository():
-    assert (RESULTS / "cpu.md").read_text() == cpu_page.page(RESULTS / "cpu")
-    for folder in RESULTS.glob("gpu_lengths*/"):
-        lengths = gpu_lengths_page.page(*gpu_lengths_page.read(folder), folder.name)
-        assert (RESULTS / f"{folder.name}.md").read_text() == lengths
-    older = gpu_older_page.page(*gpu_older_page.read(RESULTS / "gpu_older"))
-    assert (RESULTS / "gpu_older.md").read_text() == older
-    for module in (models_page, gpu_rule, gpu_tests, gpu_fit, xla):
+    lengths = gpu_lengths_page.page(*gpu_lengths_page.read(RESULTS / "gpu_lengths"), "gpu_lengths")
+    assert (RESULTS / "gpu_lengths.md").read_text() == lengths
+    for module in (models_page, gpu_rule, gpu_tests, gpu_fit):
         for data in RESULTS.glob(f"{module.__name__.split('.')[1].removesuffix('_page')}.jsonl"):
             assert data.with_suffix(".md").read_text() == module.page(data)
     for data in RESULTS.glob("*_doors.jsonl"):
@@ -53,65 +44,6 @@ def test_pages_are_those_of_the_data_in_the_repository():
     lines = (RESULTS / "gallery.jsonl").read_text().splitlines()
     table = gallery.table([json.loads(line) for line in lines])
     assert f"\n\n{table}\n" in (RESULTS.parents[1] / "docs/gallery.md").read_text()
-
-
-def test_a_model_that_xla_cannot_compile_does_not_end_its_benchmark(tmp_path, monkeypatch):
-    name = list(xla.MODELS)[1]
-
-    def fit(system, name, shape):
-        if name.startswith("two bidirectional") and system == "Keras, compiled":
-            raise ValueError("cuDNN is not for XLA\nand so on")
-        return lambda: None, 1
-
-    def new_lengths(system):
-        if system == "Keras, compiled":
-            raise RuntimeError("no lengths")
-        return [2e5, 2e5, 2e5, 2e5]
-
-    monkeypatch.setattr(tensorflow_steps, "describe", lambda *_: {"GPU": "a fake"})
-    for function in ("loop", "training"):
-        monkeypatch.setattr(xla, function, lambda *_, **__: (lambda: None, 1))
-    monkeypatch.setattr(xla, "fit", fit)
-    monkeypatch.setattr(xla, "new_lengths", new_lengths)
-    xla.measure(tmp_path / "results", "gpu", "none", "")
-    page = xla.page(tmp_path / "results")
-    rows = [re.split(r" *\| *", line)[1:-1] for line in page.splitlines() if line.startswith("| ")]
-    rows = [row for row in rows if row[0] != "network"]
-    (failed,) = [row for row in rows if row[0].startswith(name)]
-    others = [row for row in rows if row is not failed]
-    assert failed[5:] == ["–", "–"] and "–" not in failed[:5]
-    assert len(others) == 12 and not any("–" in row for row in others)
-    assert (
-        f"{failed[0]}: Keras cannot be compiled:\n\n    ValueError: cuDNN is not for XLA\n" in page
-    )
-    assert "takes 0.20 s with this package.\n\nnew length: Keras cannot be compiled:\n" in page
-
-
-def test_times_of_later_runs_replace_those_of_earlier_ones(tmp_path):
-    network = dataclasses.asdict(cpu_models.Network("gru", 1, 2, 3, 4, 5, 1))
-    files = (
-        ("z", 1, "avx2", network, (1, 2), 0.5),
-        ("a", 2, "avx2", network, (1,), 0.25),
-        ("b", 3, "avx512", network, (1,), 0.125),  # This is another machine.
-        ("c", 4, "avx2", network | {"shortest": 2}, (2,), 0.0625),
-    )
-    for file, day, instructions, network, counts, seconds in files:
-        environment = {"date": f"2026-01-0{day} 12:00 UTC", "processor": "P", "cores": "2"}
-        run = {"network": network, "seconds": {"training": {cpu_worker.FUSED: [seconds]}}}
-        report = {
-            "environment": environment | {"instruction set": instructions, "commit": file},
-            "rounds": 1,
-            "peers": [],
-            "runs": [{"threads": count, **run} for count in counts],
-        }
-        (tmp_path / f"{file}.json").write_text(json.dumps(report))
-    reports = cpu_page.load(tmp_path)
-    titles = [report["title"] for report in reports]
-    assert titles == ["P, 2 cores, avx2", "P, 2 cores, avx512"]
-    times, lengths = (cpu_page.Times(reports[0], different) for different in (False, True))
-    name = "GRU 1, 2, 3, 4, 5, 1"
-    assert times.scaling(name, "training", cpu_worker.FUSED, 2) == 0.25 / 0.5
-    assert lengths.of("GRU 1, 2, 2–3, 4, 5, 1", "training", cpu_worker.FUSED, 2) == 0.0625
 
 
 def page_of_lengths() -> str:
@@ -136,15 +68,6 @@ def page_of_lengths() -> str:
     return gpu_lengths_page.page(times, systems, "name")
 
 
-@pytest.fixture(scope="module")
-def made_pages():
-    """Returns each page's text."""
-    return {
-        "cpu": cpu_page.page(RESULTS / "cpu"),
-        "lengths": page_of_lengths(),
-    }
-
-
 def tables(page: str) -> list[list[list[str]]]:
     """Returns the cells of each table, with its titles first."""
     found = re.findall(r"^\|.*\n\|---.*\n(?:\|.*\n?)*", page, re.MULTILINE)
@@ -154,89 +77,22 @@ def tables(page: str) -> list[list[list[str]]]:
     ]
 
 
-@pytest.mark.parametrize("name", ["cpu", "lengths"])
-def test_readers_find_their_way(made_pages, name):
-    page = made_pages[name]
-    assert len(tables(page)) >= 2
-    assert "this package" in page and "ours" not in page.lower().split()
-    assert "missed" not in page
-    assert "times as fast" in " ".join(page.split())  # The page says what a ratio means.
-    assert page.rstrip().splitlines()[-1].startswith("Written by `python -m benchmarks.")
-
-
 def column(table: list[list[str]], title: str) -> list[str]:
     index = table[0].index(title)
     return [row[index] for row in table[1:]]
 
 
-def test_rows_that_gain_the_least_come_first(made_pages):
-    title = "as Keras"
-    of_speed = [table for table in tables(made_pages["lengths"]) if title in table[0]]
-    assert len(of_speed) >= 4
-    for table in of_speed:
-        ratios = [cell.split()[0] for cell in column(table, title) if cell != "–"]
-        assert ratios == sorted(ratios, key=float)
-
-
-def test_ratios_are_the_others_time_over_this_packages(made_pages):
-    training, training_full, inference, inference_full = tables(made_pages["lengths"])
+def test_page_of_lengths():
+    page = page_of_lengths()
+    assert all("as Keras" in table[0] for table in tables(page))
+    for table in tables(page):  # Rows that gain the least come first.
+        ratios = [float(cell) for cell in column(table, "as Keras") if cell != "–"]
+        assert ratios == sorted(ratios)
+    training, training_full, inference, inference_full = tables(page)
     assert training[1][1:] == ["2.0", "3.0", "1.500", "1.500", "3.000", "4.500"]
     assert training_full[1][1:] == ["2.0", "3.0", "4.0", "1.500", "3.000", "4.500", "6.000"]
     assert [column(table, "as Keras")[0] for table in (inference, inference_full)] == ["0.5", "0.5"]
-
-
-def test_page_of_older_gpus_says_what_ran():
-    """Where the process of a GPU has not timed cuDNN, that with Hopper's kernels has."""
-    own = {"lengths": 0.5, "full": 0.5}
-    measured = {system: own | {"cudnn_full": 1.0} for system in gpu_older_page.SYSTEMS}
-    measured["T4"] = own
-    measured["Hopper"] = own | {"cudnn_lengths": 4.0, "cudnn_full": 2.0}
-    times = {
-        (system, str(row), variant): milliseconds
-        for row in gpu_older_page.ROWS
-        for system, types in gpu_older_page.SYSTEMS.items()
-        if row.type in types
-        for variant, milliseconds in measured[system].items()
-    }
-    runs = ["GPU NVIDIA H200, driver 1.2 (Hopper, T4)"]
-    page = " ".join(gpu_older_page.page(times, runs).split())
-    assert "(NVIDIA H200), held" in page and "no such card was at hand" in page
-    assert "8.0 as A100 (smallest: 8.00)" in page and "8.0 as T4 (smallest: 8.00)" in page
-    assert "2.0 as A100 (smallest: 2.00)" in page and "4.0 as T4 (smallest: 4.00)" in page
-    of_t4 = sum(row.type in gpu_older_page.SYSTEMS["T4"] for row in gpu_older_page.ROWS)
-    assert page.count("0.50 (4.00)") == of_t4
-    assert page.count("0.50 (2.00)") == 3 * len(gpu_older_page.ROWS)
-
-
-def test_rows_of_older_gpus_are_of_the_kernels_that_ran(tmp_path):
-    """A row counts as cuDNN's unless the process has used the kernel of its gradients."""
-    kernels = [["lstm, 128 units, float32, backward", "teams"]]
-    lines = [
-        {"environment": {"GPU": "NVIDIA H200, 1.2", "imitated": "A100"}},
-        {"row": "LSTM 32, B64 T100, tf32, training", "variant": "full", "kernels": []},
-        {"row": "LSTM 128, B64 T100, float32, training", "variant": "full", "kernels": kernels},
-        # It shares the kernel.
-        {
-            "row": "bidirectional LSTM 128, B32 T300, float32, training",
-            "variant": "full",
-            "kernels": [],
-        },
-    ]
-    text = "".join(json.dumps({"ms": [1.0]} | line) + "\n" for line in lines)
-    (tmp_path / "A100.jsonl").write_text(text)
-    times, _ = gpu_older_page.read(tmp_path)
-    assert sorted(row for _, row, _ in times) == [lines[2]["row"], lines[3]["row"]]
-    # In another process, cuDNN has run the last row.
-    again = "".join(json.dumps({"ms": [1.0]} | line) + "\n" for line in (lines[0], lines[3]))
-    (tmp_path / "A100.jsonl").write_text(text + again)
-    times, runs = gpu_older_page.read(tmp_path)
-    assert [row for _, row, _ in times] == [lines[2]["row"]]
-    assert runs == ["GPU NVIDIA H200, driver 1.2 (A100)"]
-
-
-def test_page_of_lengths_says_what_single_steps_cost(made_pages):
-    section = "## Different lengths where no persistent kernel fits"
-    assert section not in made_pages["lengths"]  # Nothing was timed there.
+    assert "## Different lengths where no persistent kernel fits" not in page  # None was timed.
     times = {
         ("cudnn_rnn_tf", str(row), variant): milliseconds + index / 100
         for index, row in enumerate(STEP_ROWS)
@@ -248,7 +104,7 @@ def test_page_of_lengths_says_what_single_steps_cost(made_pages):
     assert len(table) == 1 + len(STEP_ROWS)
 
 
-@pytest.mark.parametrize("name", ["gpu_lengths", "gpu_lengths_h100", "gpu_older", "gpu_doors"])
+@pytest.mark.parametrize("name", ["gpu_lengths", "gpu_older", "gpu_doors"])
 def test_plots_name_the_networks_of_the_pages(name):
     """The first table of networks is drawn."""
     page = (RESULTS / f"{name}.md").read_text()
