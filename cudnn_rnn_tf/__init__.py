@@ -7,8 +7,8 @@ registers the ops, which a SavedModel that uses them needs.
 
 import typing as _typing
 
-from cudnn_rnn_tf import command_line as _command_line
 from cudnn_rnn_tf import native
+from cudnn_rnn_tf.commands import command_line as _command_line
 
 try:
     with _command_line.before_tensorflow():
@@ -35,27 +35,11 @@ else:
             "'tensorflow' before Keras is imported"
         )
 
-    from cudnn_rnn_tf import (
-        contrib,
-        convert,
-        cudnn_rnn_ops,
-        keras,
-        op_gradients,  # noqa: F401 - Registers gradients.
-        second_order,  # noqa: F401 - Registers a gradient.
-    )
+    from cudnn_rnn_tf import contrib, convert, cudnn_rnn_ops, keras
     from cudnn_rnn_tf.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
+    from cudnn_rnn_tf.commands.installation_info import __version__, info
     from cudnn_rnn_tf.constants import *  # noqa: F403 - All of them.
-    from cudnn_rnn_tf.convert import load_keras_model, load_keras_weights
-    from cudnn_rnn_tf.cpu_predictor import CpuPredictor
-    from cudnn_rnn_tf.initializers import AllGates, PerGate, TorchUniform
-    from cudnn_rnn_tf.installation_info import __version__, info
-    from cudnn_rnn_tf.keras import accelerate, acceleration_report, to_stock
-    from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
-    from cudnn_rnn_tf.litert_export import export_litert
-    from cudnn_rnn_tf.onnx_export import export_onnx
-    from cudnn_rnn_tf.op_library import op_library_path
-    from cudnn_rnn_tf.portable import export_portable
-    from cudnn_rnn_tf.saveable import (
+    from cudnn_rnn_tf.contrib.saveable import (
         CudnnGRUSaveable,
         CudnnLSTMSaveable,
         CudnnOpaqueParamsSaveable,
@@ -64,6 +48,19 @@ else:
         RNNParamsSaveable,
         canonical_var_list,
     )
+    from cudnn_rnn_tf.convert import load_keras_model, load_keras_weights
+    from cudnn_rnn_tf.cpu_predictor import CpuPredictor
+    from cudnn_rnn_tf.exports.litert_export import export_litert
+    from cudnn_rnn_tf.exports.onnx_export import export_onnx
+    from cudnn_rnn_tf.exports.portable import export_portable
+    from cudnn_rnn_tf.initializers import AllGates, PerGate, TorchUniform
+    from cudnn_rnn_tf.keras import accelerate, acceleration_report, to_stock
+    from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
+    from cudnn_rnn_tf.ops import (
+        op_gradients,  # noqa: F401 - Registers gradients.
+        second_order,  # noqa: F401 - Registers a gradient.
+    )
+    from cudnn_rnn_tf.ops.op_library import op_library_path
 
     __all__ = [
         "AllGates",

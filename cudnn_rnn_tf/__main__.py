@@ -13,21 +13,13 @@ import keras
 import tensorflow as tf
 from absl import app, logging
 
-from cudnn_rnn_tf import (
-    bench,
-    convert,
-    doctor,
-    file_inspection,
-    installation_info,
-    litert_export,
-    onnx_export,
-    portable,
-    targets,
-)
-from cudnn_rnn_tf.command_line import parser
+from cudnn_rnn_tf import convert
+from cudnn_rnn_tf.commands import bench, doctor, installation_info
+from cudnn_rnn_tf.commands.command_line import parser
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.convert import file_inspection, network
 from cudnn_rnn_tf.convert.files import load_model
+from cudnn_rnn_tf.exports import litert_export, onnx_export, portable, targets
 from cudnn_rnn_tf.keras import accelerate
 
 

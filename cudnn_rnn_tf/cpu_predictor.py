@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from cudnn_rnn_tf.available_cpus import available_cpus
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN, what_to_pass
 from cudnn_rnn_tf.native import _native
-from cudnn_rnn_tf.rnn_layer import CudnnRNN, what_to_pass
 
 
 class _State(NamedTuple):

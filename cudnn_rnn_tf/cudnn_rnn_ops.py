@@ -15,8 +15,7 @@ import cudnn_rnn_tf.constants as constants
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
-from cudnn_rnn_tf.contrib_call import params_size, rate_below_1, run
-from cudnn_rnn_tf.contrib_functions import (
+from cudnn_rnn_tf.contrib.functions import (
     cudnn_gru,
     cudnn_lstm,
     cudnn_rnn_canonical_to_opaque_params,
@@ -25,6 +24,7 @@ from cudnn_rnn_tf.contrib_functions import (
     cudnn_rnn_relu,
     cudnn_rnn_tanh,
 )
+from cudnn_rnn_tf.contrib.network_calls import params_size, rate_below_1, run
 
 __all__ = [
     "CudnnGRU",

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat
+from cudnn_rnn_tf import _private_names
 
 # The text recommends this function because, unlike tf.ragged.stack, its result has a static last
 # dimension.
@@ -70,7 +70,7 @@ def reverse_sequences(
     lengths = tf.where(sequence_lengths < 0, tf.zeros_like(sequence_lengths), sequence_lengths)
     lengths = tf.where(lengths > max_time, max_time, lengths)
     # XLA reverses no sequences without steps.
-    needs_a_step = not inputs.shape[time_axis] and _compat.is_compiled_by_xla()
+    needs_a_step = not inputs.shape[time_axis] and _private_names.is_compiled_by_xla()
     if needs_a_step:
         inputs = tf.pad(inputs, [[0, int(axis == time_axis)] for axis in range(inputs.shape.rank)])
     inputs = tf.reverse_sequence(inputs, lengths, seq_axis=time_axis, batch_axis=batch_axis)

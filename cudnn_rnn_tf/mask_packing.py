@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from cudnn_rnn_tf import ops
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 # The attribute of a tensor that `Packing.unpack` returned: the packing, and what it has unpacked.
 _PACKED = "_cudnn_rnn_tf_packed"

@@ -5,7 +5,8 @@ import logging
 
 import keras
 
-from cudnn_rnn_tf import _compat, op_library
+from cudnn_rnn_tf import _private_names
+from cudnn_rnn_tf.ops import op_library
 
 logger = logging.getLogger("cudnn_rnn_tf")
 
@@ -23,7 +24,7 @@ class CompiledByXla(keras.layers.Layer):
         """
         if not self._supports_jit or not self._runs_ops():
             return self._supports_jit
-        return _can_compile() and not _compat.is_resolving_auto_jit_compile()
+        return _can_compile() and not _private_names.is_resolving_auto_jit_compile()
 
     @supports_jit.setter
     def supports_jit(self, value: bool) -> None:

@@ -19,7 +19,9 @@ import tensorflow as tf
 from layer_reference import make, normal, randomize
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import __main__, bench, contrib, convert, doctor, file_inspection, ops
+from cudnn_rnn_tf import __main__, contrib, convert, ops
+from cudnn_rnn_tf.commands import bench, doctor
+from cudnn_rnn_tf.convert import file_inspection
 
 Network = file_inspection.Network
 

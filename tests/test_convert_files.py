@@ -11,7 +11,8 @@ import pytest
 from layer_reference import make, normal, randomize
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import __main__, convert, file_inspection
+from cudnn_rnn_tf import __main__, convert
+from cudnn_rnn_tf.convert import file_inspection
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 from layer_reference import normal
 
-from cudnn_rnn_tf import __main__, convert, file_inspection
+from cudnn_rnn_tf import __main__, convert
+from cudnn_rnn_tf.convert import file_inspection
 
 onnx = pytest.importorskip("onnx")
 reference = pytest.importorskip("onnx.reference")

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from layer_reference import make, normal, randomize
 
-from cudnn_rnn_tf import convert, file_inspection
+from cudnn_rnn_tf import convert
+from cudnn_rnn_tf.convert import file_inspection
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")

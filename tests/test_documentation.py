@@ -17,7 +17,8 @@ import tensorflow as tf
 import torch
 
 import cudnn_rnn_tf
-from cudnn_rnn_tf import __main__, command_line, contrib, cudnn_rnn_ops, native
+from cudnn_rnn_tf import __main__, contrib, cudnn_rnn_ops, native
+from cudnn_rnn_tf.commands import command_line
 
 COMMAND = r"^(?:python -m cudnn_rnn_tf|cudnn-rnn-tf) (.*)"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -298,9 +299,9 @@ def test_environment_variables_are_the_codes():
 @pytest.mark.parametrize(
     "path",
     [
-        "layers.py",
+        "layers/__init__.py",
         "cudnn_rnn_ops.py",
-        "contrib_functions.py",
+        "contrib/functions.py",
         "contrib/python/layers/cudnn_rnn.py",
         "keras/layers.py",
     ],

@@ -13,7 +13,7 @@ import fresh_process
 import numpy as np
 import pytest
 
-from cudnn_rnn_tf import op_library
+from cudnn_rnn_tf.ops import op_library
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from cudnn_rnn_tf.mask_packing import Packing
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 pytestmark = [
     pytest.mark.gpu,

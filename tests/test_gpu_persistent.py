@@ -10,8 +10,9 @@ import tensorflow as tf
 import test_gpu
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import op_library, ops
+from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.ops import op_library
 
 pytestmark = test_gpu.pytestmark
 

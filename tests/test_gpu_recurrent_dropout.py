@@ -17,8 +17,9 @@ import test_gpu_replay
 from fresh_process import run_program
 
 from cudnn_rnn_tf import keras as drop_ins
-from cudnn_rnn_tf import ops, second_order
+from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.ops import second_order
 
 pytestmark = test_gpu.pytestmark
 

@@ -15,8 +15,9 @@ from test_gpu_persistent import TOLERANCE, needs_tensor_cores, tensor_float_32  
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import keras as drop_ins
-from cudnn_rnn_tf import op_library, ops
+from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.ops import op_library
 
 pytestmark = [
     *test_gpu.pytestmark,

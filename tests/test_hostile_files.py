@@ -26,8 +26,8 @@ from keras_reference import write
 from layer_reference import make, randomize
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import __main__, convert, file_inspection
-from cudnn_rnn_tf.convert import untrusted
+from cudnn_rnn_tf import __main__, convert
+from cudnn_rnn_tf.convert import file_inspection, untrusted
 from cudnn_rnn_tf.convert.files import load_model
 
 torch = pytest.importorskip("torch")

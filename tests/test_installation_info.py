@@ -18,17 +18,11 @@ import pytest
 import tensorflow as tf
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import (
-    cells,
-    cudnn_rnn_ops,
-    gpu_table,
-    installation_info,
-    layers,
-    native,
-    op_library,
-    rnn_layer,
-    saveable,
-)
+from cudnn_rnn_tf import cells, cudnn_rnn_ops, layers, native
+from cudnn_rnn_tf.commands import installation_info, known_gpus
+from cudnn_rnn_tf.contrib import saveable
+from cudnn_rnn_tf.layers import rnn_layer
+from cudnn_rnn_tf.ops import op_library
 
 
 def test_info():
@@ -85,12 +79,12 @@ def test_gpus_and_their_kernels(monkeypatch):
     ],
 )
 def test_row_of_a_gpu(device_name, compute_capability, name):
-    assert gpu_table.row_of(device_name, compute_capability).get("GPU") == name
+    assert known_gpus.row_of(device_name, compute_capability).get("GPU") == name
 
 
 def test_table_of_gpus_is_that_of_the_page():
     page = pathlib.Path(__file__).parents[1] / "docs/guides/gpu.md"
-    assert f"\n\n{gpu_table.TABLE}\n" in page.read_text()
+    assert f"\n\n{known_gpus.TABLE}\n" in page.read_text()
 
 
 @pytest.mark.parametrize("module", [crnn, native], ids=lambda module: module.__name__)

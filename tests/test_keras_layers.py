@@ -12,9 +12,10 @@ import tensorflow as tf
 from random_layers import check_equal, draw_mask, draw_options, run, without_cudnn
 
 from cudnn_rnn_tf import keras as drop_ins
-from cudnn_rnn_tf import ops, second_order
-from cudnn_rnn_tf._compat import keras_mask
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf._private_names import keras_mask
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.ops import second_order
 
 CLASSES = ("LSTM", "GRU", "SimpleRNN")
 HAS_GPU = bool(tf.config.get_visible_devices("GPU"))

@@ -10,7 +10,7 @@ from random_layers import check_equal, draw_options, run, without_cudnn
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import keras as drop_ins
-from cudnn_rnn_tf._compat import keras_mask
+from cudnn_rnn_tf._private_names import keras_mask
 
 CLASSES = ("LSTM", "GRU", "SimpleRNN")
 LENGTHS = np.array([5, 2, 0, 4])

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 # The largest ones have enough numbers for several threads; sizes of 64 and 16 are those of chunks.
 CONFIGS = {

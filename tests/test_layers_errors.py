@@ -12,7 +12,7 @@ from layer_reference import LAYERS, make, normal
 from cudnn_rnn_tf import keras as fused
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 MODES = tuple(LAYERS)
 INPUTS = normal(2, 4, 5)

@@ -11,7 +11,7 @@ from random_layers import draw_mask, expected_of, swapped
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.mask_packing import Packing
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 
 def draw_case(seed: int, dtype: str):

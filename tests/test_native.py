@@ -15,7 +15,7 @@ from cxx import ROOT
 
 from cudnn_rnn_tf import native, ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 CONFIGS = [case.config for case in random_configs.random_cases(60, seed=5)] + [
     RnnConfig("rnn_tanh", 1, 1, 1, bias_mode="none"),

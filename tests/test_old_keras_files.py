@@ -14,8 +14,8 @@ import pytest
 from keras_reference import gru, hard_sigmoid, lstm, sigmoid, write
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import __main__, convert, file_inspection
-from cudnn_rnn_tf.convert import keras_configs
+from cudnn_rnn_tf import __main__, convert
+from cudnn_rnn_tf.convert import file_inspection, keras_configs
 
 tf_keras = pytest.importorskip("tf_keras")
 layers = tf_keras.layers

@@ -11,7 +11,7 @@ from fresh_process import run_program
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 # In mode "traced", shapes are known when a function is traced; in mode "run", only when it runs.
 MODES = pytest.mark.parametrize("mode", ["eager", "traced", "run"])

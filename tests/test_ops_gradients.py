@@ -12,7 +12,7 @@ import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import cudnn_rnn_ops, ops
 from cudnn_rnn_tf import keras as drop_ins
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 BIDIRECTIONAL = {"direction": "bidirectional"}
 

@@ -10,7 +10,7 @@ from random_configs import Case, Results
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 

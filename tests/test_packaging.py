@@ -17,7 +17,8 @@ import tensorflow as tf
 import tested_versions
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import native, op_library
+from cudnn_rnn_tf import native
+from cudnn_rnn_tf.ops import op_library
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SYSTEM_LIBRARIES = re.compile(

@@ -23,7 +23,8 @@ import pytest
 from keras_reference import as_cudnn_reads, gru, hard_sigmoid, lstm, sigmoid
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import __main__, convert, file_inspection
+from cudnn_rnn_tf import __main__, convert
+from cudnn_rnn_tf.convert import file_inspection
 
 
 @pytest.fixture

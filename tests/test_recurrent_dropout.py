@@ -10,9 +10,10 @@ import tensorflow as tf
 import test_second_order
 from test_dropout import assert_independent
 
-from cudnn_rnn_tf import core_network, ops, second_order
+from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.ops import second_order, step_by_step
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -87,11 +88,11 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_core_network_is_the_reference(case):
+def test_step_by_step_is_the_reference(case):
     data, expected = random_configs.draw_smooth_data(case, "float64")
     masks = reference.dropout_masks(case.config, data.seed, case.max_time, case.batch_size)
     results = random_configs.run_forward(
-        core_network.forward,
+        step_by_step.forward,
         case,
         data,
         unconnected_gradients="zero",

@@ -9,9 +9,10 @@ import tensorflow as tf
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import keras as drop_ins
-from cudnn_rnn_tf import ops, second_order
+from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.ops import second_order
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 v1 = tf.compat.v1
 

@@ -13,8 +13,8 @@ from keras_reference import gru, lstm, sigmoid, write
 from layer_reference import make, normal, randomize
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import __main__, convert, file_inspection
-from cudnn_rnn_tf.convert import named_arrays
+from cudnn_rnn_tf import __main__, convert
+from cudnn_rnn_tf.convert import file_inspection, named_arrays
 
 tf_keras = pytest.importorskip("tf_keras")
 torch = pytest.importorskip("torch")

@@ -13,9 +13,10 @@ import random_configs
 import tensorflow as tf
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import cudnn_rnn_ops, op_library, ops
+from cudnn_rnn_tf import cudnn_rnn_ops, ops
 from cudnn_rnn_tf import keras as drop_ins
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.ops import op_library
 
 pytestmark = [
     pytest.mark.usefixtures("on_cpu"),
@@ -505,7 +506,7 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import seeds
+from cudnn_rnn_tf.ops import seeds
 
 if "imitated" in sys.argv[1]:
     # CPU:1 takes the part of a GPU.
@@ -555,7 +556,7 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import seeds
+from cudnn_rnn_tf.ops import seeds
 
 seeds._has_gpu = lambda: True
 

@@ -11,7 +11,8 @@ from test_xla import draw, on_cpus_only, pytestmark  # noqa: F401
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import keras as drop_ins
-from cudnn_rnn_tf import op_library, xla
+from cudnn_rnn_tf import xla
+from cudnn_rnn_tf.ops import op_library
 
 
 @on_cpus_only

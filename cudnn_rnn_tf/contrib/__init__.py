@@ -18,6 +18,13 @@ from cudnn_rnn_tf.contrib.cells import (
     MultiRNNCell,
     stack_bidirectional_dynamic_rnn,
 )
+from cudnn_rnn_tf.contrib.format_converters import (
+    CudnnParamsFormatConverter,
+    CudnnParamsFormatConverterGRU,
+    CudnnParamsFormatConverterLSTM,
+    CudnnParamsFormatConverterRelu,
+    CudnnParamsFormatConverterTanh,
+)
 from cudnn_rnn_tf.contrib.python.layers.cudnn_rnn import (
     CudnnGRU,
     CudnnLSTM,
@@ -25,6 +32,15 @@ from cudnn_rnn_tf.contrib.python.layers.cudnn_rnn import (
     CudnnRNNTanh,
 )
 from cudnn_rnn_tf.contrib.restore import restore_keras_layer
+from cudnn_rnn_tf.contrib.saveable import (
+    CudnnGRUSaveable,
+    CudnnLSTMSaveable,
+    CudnnOpaqueParamsSaveable,
+    CudnnRNNReluSaveable,
+    CudnnRNNTanhSaveable,
+    RNNParamsSaveable,
+    canonical_var_list,
+)
 from cudnn_rnn_tf.cudnn_rnn_ops import (
     cudnn_gru,
     cudnn_lstm,
@@ -33,22 +49,6 @@ from cudnn_rnn_tf.cudnn_rnn_ops import (
     cudnn_rnn_opaque_params_to_canonical,
     cudnn_rnn_relu,
     cudnn_rnn_tanh,
-)
-from cudnn_rnn_tf.format_converters import (
-    CudnnParamsFormatConverter,
-    CudnnParamsFormatConverterGRU,
-    CudnnParamsFormatConverterLSTM,
-    CudnnParamsFormatConverterRelu,
-    CudnnParamsFormatConverterTanh,
-)
-from cudnn_rnn_tf.saveable import (
-    CudnnGRUSaveable,
-    CudnnLSTMSaveable,
-    CudnnOpaqueParamsSaveable,
-    CudnnRNNReluSaveable,
-    CudnnRNNTanhSaveable,
-    RNNParamsSaveable,
-    canonical_var_list,
 )
 
 __all__ = [

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat, constants
+from cudnn_rnn_tf import _private_names, constants
 from cudnn_rnn_tf.contrib.base_layer import BaseLayer
-from cudnn_rnn_tf.contrib_format import CELL_NAMES
+from cudnn_rnn_tf.contrib.checkpoint_format import CELL_NAMES
 
 _v1 = tf.compat.v1
 
@@ -22,7 +22,7 @@ class LSTMStateTuple(NamedTuple):
     h: Any
 
 
-class _RNNCell(BaseLayer, _compat.Trackable):
+class _RNNCell(BaseLayer, _private_names.Trackable):
     """The base class of single cells and of stacks of them."""
 
     @property
@@ -346,7 +346,7 @@ class MultiRNNCell(_RNNCell):
         # TensorFlow calls this to find the objects to save. The names are those of TensorFlow 1.
         children = super()._trackable_children(save_type, **kwargs)
         for index, cell in enumerate(self._cells):
-            if isinstance(cell, _compat.Trackable):
+            if isinstance(cell, _private_names.Trackable):
                 children[f"cell-{index}"] = cell
         return children
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import contrib_format, file_inspection
-from cudnn_rnn_tf.rnn_layer import CudnnRNN
+from cudnn_rnn_tf.contrib import checkpoint_format
+from cudnn_rnn_tf.convert import file_inspection
+from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 
 
 def restore_keras_layer(
@@ -38,7 +39,7 @@ def restore_keras_layer(
     reader = tf.train.load_checkpoint(os.fspath(checkpoint))
     shapes = reader.get_variable_to_shape_map()
     config = dataclasses.replace(layer._config, input_mode=layer.input_mode)
-    first_kernel = next(iter(contrib_format.tensor_shapes(config)))
+    first_kernel = next(iter(checkpoint_format.tensor_shapes(config)))
     if scope is None:
         scope = _only_scope(shapes, first_kernel, layer.name, os.fspath(checkpoint))
     if not layer.built:
@@ -49,10 +50,10 @@ def restore_keras_layer(
         # skip_input mode there are only the latter, and the input size is num_units.
         layer.build((None, None, shapes[name][0] - layer.num_units or layer.num_units))
         config = layer._config
-    names = contrib_format.tensor_shapes(config, scope)
+    names = checkpoint_format.tensor_shapes(config, scope)
     tensors = {name: reader.get_tensor(name) for name in names if name in shapes}
     tensors = {name: tf.cast(tensor, layer.variable_dtype) for name, tensor in tensors.items()}
-    layer._built_kernel().assign(contrib_format.to_params(config, tensors, scope))
+    layer._built_kernel().assign(checkpoint_format.to_params(config, tensors, scope))
 
 
 def _only_scope(names: Iterable[str], first_kernel: str, layer_name: str, checkpoint: str) -> str:

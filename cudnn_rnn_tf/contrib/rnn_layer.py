@@ -7,16 +7,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat, buffer_parts, ops
+from cudnn_rnn_tf import _private_names, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.contrib.base_layer import BaseLayer, unique_name
-from cudnn_rnn_tf.contrib_call import rate_below_1
-from cudnn_rnn_tf.saveable import CudnnOpaqueParamsSaveable
+from cudnn_rnn_tf.contrib.network_calls import rate_below_1
+from cudnn_rnn_tf.contrib.saveable import CudnnOpaqueParamsSaveable
+from cudnn_rnn_tf.layers import buffer_parts
 
 _v1 = tf.compat.v1
 
 
-class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
+class _CudnnRNN(HasConfig, BaseLayer, _private_names.AutoTrackable):
     """The base class of the four layers, under its name in contrib."""
 
     rnn_mode: str

@@ -8,8 +8,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from cudnn_rnn_tf import constants, file_inspection, targets
+from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import (
+    file_inspection,
     file_kinds,
     keras_files,
     keras_format,
@@ -20,7 +21,8 @@ from cudnn_rnn_tf.convert import (
     variables,
 )
 from cudnn_rnn_tf.convert.initial_state import InitialState
-from cudnn_rnn_tf.rnn_layer import CudnnRNN
+from cudnn_rnn_tf.exports import targets
+from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 
 _TORCH_SUFFIXES = (".pt", ".pth", ".safetensors")
 TARGET_SUFFIXES = (*_TORCH_SUFFIXES, ".keras", ".onnx")

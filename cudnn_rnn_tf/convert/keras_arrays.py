@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from cudnn_rnn_tf._compat import sublayers
+from cudnn_rnn_tf._private_names import sublayers
 from cudnn_rnn_tf.keras.held_state import refresh
 
 # For each gate in the order of today's kernels, its place in Keras 1's files, where each gate has

@@ -13,7 +13,7 @@ import h5py
 import keras
 import numpy as np
 
-from cudnn_rnn_tf._compat import keras_mask
+from cudnn_rnn_tf._private_names import keras_mask
 from cudnn_rnn_tf.convert import file_kinds, keras_arrays, model_memory, network, untrusted
 from cudnn_rnn_tf.convert.keras_configs import Translation, is_model, recurrent_in, valid_name
 from cudnn_rnn_tf.keras.copies import take_over_weights

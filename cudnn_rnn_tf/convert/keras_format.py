@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from cudnn_rnn_tf import constants
-from cudnn_rnn_tf._compat import sublayers
+from cudnn_rnn_tf._private_names import sublayers
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.initializers import AllGates, PerGate
 from cudnn_rnn_tf.keras.bidirectional import directions_of
@@ -14,8 +14,8 @@ from cudnn_rnn_tf.keras.fusion import activation_of, rnn_mode_of, shown
 from cudnn_rnn_tf.keras.stack import Stack
 from cudnn_rnn_tf.keras_weights import from_keras_weights, to_keras_weights
 from cudnn_rnn_tf.layers import CudnnGRU
+from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer
-from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 _STOCK = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
 

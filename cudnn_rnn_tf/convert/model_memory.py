@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf._compat import sublayers
+from cudnn_rnn_tf._private_names import sublayers
 from cudnn_rnn_tf.convert import untrusted
 
 # The names of shapes that begin with a batch size.

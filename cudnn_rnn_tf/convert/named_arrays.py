@@ -15,8 +15,8 @@ import numpy as np
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import keras_arrays, network
 from cudnn_rnn_tf.keras_weights import from_keras_weights
+from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, reorder
-from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 
 class Array(Protocol):

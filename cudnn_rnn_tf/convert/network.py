@@ -12,8 +12,8 @@ import tensorflow as tf
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.config import DTYPES, RnnConfig
 from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
+from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN, what_to_pass
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut, join, shapes
-from cudnn_rnn_tf.rnn_layer import CudnnRNN, what_to_pass
 
 LAYERS = {layer.rnn_mode: layer for layer in (CudnnLSTM, CudnnGRU, CudnnRNNTanh, CudnnRNNRelu)}
 NUM_GATES = {

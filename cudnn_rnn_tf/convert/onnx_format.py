@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import network, onnx_graph, onnx_tensors, untrusted
+from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 from cudnn_rnn_tf.pseudo_layers import both_biases, reorder
-from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 # By operator: for each place in ONNX's order, the index of that gate in cuDNN's order.
 _TO_ONNX = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}

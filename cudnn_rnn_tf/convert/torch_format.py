@@ -20,8 +20,8 @@ import numpy as np
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.config import DTYPES
 from cudnn_rnn_tf.convert import file_kinds, network, untrusted
+from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 from cudnn_rnn_tf.pseudo_layers import both_biases
-from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 _FIELDS = {
     "weight_ih": "kernel",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf._compat import trackable_object_graph_pb2
+from cudnn_rnn_tf._private_names import trackable_object_graph_pb2
 from cudnn_rnn_tf.convert import untrusted
 
 _NUMBERED = re.compile(r"(?:variables|_all_variables)/\d+/\.ATTRIBUTES/VARIABLE_VALUE")

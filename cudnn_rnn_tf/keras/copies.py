@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from cudnn_rnn_tf._compat import decays, sublayers
+from cudnn_rnn_tf._private_names import decays, sublayers
 from cudnn_rnn_tf.keras.held_state import hand_over
 from cudnn_rnn_tf.keras.registration import own_functions, unregistered_classes
 from cudnn_rnn_tf.keras.stack import Stack

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf._compat import layers_in
+from cudnn_rnn_tf._private_names import layers_in
 from cudnn_rnn_tf.keras.acceleration import accelerated, check_built
 from cudnn_rnn_tf.keras.copies import copied, take_over_weights
 

@@ -8,12 +8,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants, op_library, ops
-from cudnn_rnn_tf._compat import AutocastScope
+from cudnn_rnn_tf import constants, ops
+from cudnn_rnn_tf._private_names import AutocastScope
 from cudnn_rnn_tf.config import DTYPES, RnnConfig
 from cudnn_rnn_tf.keras_weights import from_keras_weights
+from cudnn_rnn_tf.ops import op_library
+from cudnn_rnn_tf.ops.seeds import next_seed
 from cudnn_rnn_tf.pseudo_layers import join
-from cudnn_rnn_tf.seeds import next_seed
 
 _ACTIVATIONS = {
     "tanh": (keras.activations.tanh, keras.ops.tanh, tf.tanh),

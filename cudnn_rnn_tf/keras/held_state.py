@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf._compat import layers_in
+from cudnn_rnn_tf._private_names import layers_in
 
 _HOOKS = ("save_own_variables", "load_own_variables")
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat, ops
+from cudnn_rnn_tf import _private_names, ops
 from cudnn_rnn_tf.keras.registration import registered_name, signed
 
 
@@ -61,7 +61,7 @@ class TakesLengths:
         owner = f"layer {layer.name!r}"
         given = inspect.signature(layer.call).bind(sequences, *args, **kwargs).arguments
         mask = given.get("mask")
-        if mask is not None and mask is not _compat.keras_mask(sequences):
+        if mask is not None and mask is not _private_names.keras_mask(sequences):
             raise ValueError(
                 f"{owner} received both sequence_lengths and a mask, which say the "
                 "same thing twice: pass one of them"

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from cudnn_rnn_tf import native
-from cudnn_rnn_tf._compat import layers_in
+from cudnn_rnn_tf._private_names import layers_in
 
 
 def registered_name(owner: type) -> str:

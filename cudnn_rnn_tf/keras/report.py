@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import keras
 
-from cudnn_rnn_tf._compat import sublayers
+from cudnn_rnn_tf._private_names import sublayers
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional
 from cudnn_rnn_tf.keras.configs import why_left
 from cudnn_rnn_tf.keras.stack import Stack

@@ -11,8 +11,9 @@ import networks
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import native, op_library
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf import native
+from cudnn_rnn_tf.ops import op_library
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 EXPECTED = (
     tf.errors.InvalidArgumentError,

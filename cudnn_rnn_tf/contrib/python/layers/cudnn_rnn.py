@@ -20,7 +20,7 @@ from cudnn_rnn_tf.constants import (
     CUDNN_RNN_TANH_PARAMS_PER_LAYER,
 )
 from cudnn_rnn_tf.contrib.rnn_layer import _CudnnRNN
-from cudnn_rnn_tf.saveable import (
+from cudnn_rnn_tf.contrib.saveable import (
     CudnnGRUSaveable,
     CudnnLSTMSaveable,
     CudnnRNNReluSaveable,

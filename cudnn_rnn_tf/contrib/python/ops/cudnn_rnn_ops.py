@@ -24,6 +24,21 @@ from cudnn_rnn_tf.constants import (
     CUDNN_RNN_UNIDIRECTION,
 )
 from cudnn_rnn_tf.contrib.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
+from cudnn_rnn_tf.contrib.format_converters import (
+    CudnnParamsFormatConverter,
+    CudnnParamsFormatConverterGRU,
+    CudnnParamsFormatConverterLSTM,
+    CudnnParamsFormatConverterRelu,
+    CudnnParamsFormatConverterTanh,
+)
+from cudnn_rnn_tf.contrib.saveable import (
+    CudnnGRUSaveable,
+    CudnnLSTMSaveable,
+    CudnnOpaqueParamsSaveable,
+    CudnnRNNReluSaveable,
+    CudnnRNNTanhSaveable,
+    RNNParamsSaveable,
+)
 from cudnn_rnn_tf.cudnn_rnn_ops import (
     CudnnGRU,
     CudnnLSTM,
@@ -36,21 +51,6 @@ from cudnn_rnn_tf.cudnn_rnn_ops import (
     cudnn_rnn_opaque_params_to_canonical,
     cudnn_rnn_relu,
     cudnn_rnn_tanh,
-)
-from cudnn_rnn_tf.format_converters import (
-    CudnnParamsFormatConverter,
-    CudnnParamsFormatConverterGRU,
-    CudnnParamsFormatConverterLSTM,
-    CudnnParamsFormatConverterRelu,
-    CudnnParamsFormatConverterTanh,
-)
-from cudnn_rnn_tf.saveable import (
-    CudnnGRUSaveable,
-    CudnnLSTMSaveable,
-    CudnnOpaqueParamsSaveable,
-    CudnnRNNReluSaveable,
-    CudnnRNNTanhSaveable,
-    RNNParamsSaveable,
 )
 
 _FUNCTIONS: dict[str, Callable[..., tuple[tf.Tensor, tf.Tensor]]] = {

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat, ops
+from cudnn_rnn_tf import _private_names, ops
 from cudnn_rnn_tf.config import RnnConfig
 
 
@@ -94,7 +94,7 @@ class OpaqueKernel(keras.Variable):
         super()._maybe_initialize_trackable()
 
 
-class _CheckpointCopy(_compat.Trackable):
+class _CheckpointCopy(_private_names.Trackable):
     """The object that an asynchronous checkpoint saves: the tensors of a copy of the buffer."""
 
     def __init__(self, config: RnnConfig, params: tf.Variable):

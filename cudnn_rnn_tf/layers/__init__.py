@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import keras
 
 from cudnn_rnn_tf import constants
-from cudnn_rnn_tf.rnn_layer import CudnnRNN
+from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 
 _Layer = TypeVar("_Layer", bound=type[CudnnRNN])
 
@@ -37,7 +37,8 @@ class CudnnLSTM(CudnnRNN):
     Called on inputs [B, T, I], the layer returns outputs [B, T, D * P] of its type; with
     `return_state`, a tuple of them and of the final states h [B, L * D, P] and c [B, L * D, H].
     P is `num_proj`, or H without it; D is the number of directions. The arguments of calls, and
-    those of the constructor but for these two, are those of `cudnn_rnn_tf.rnn_layer.CudnnRNN`.
+    those of the constructor but for these two, are those of
+    `cudnn_rnn_tf.layers.rnn_layer.CudnnRNN`.
 
     Args:
         num_proj: size P of the recurrent projection, at most `num_units`; None for none.
@@ -142,7 +143,7 @@ class CudnnGRU(CudnnRNN):
     Called on inputs [B, T, I], the layer returns outputs [B, T, D * H] of its type; with
     `return_state`, a tuple of them and of the final states [B, L * D, H]. D is the number of
     directions. The arguments of calls, and those of the constructor but for this one, are those of
-    `cudnn_rnn_tf.rnn_layer.CudnnRNN`.
+    `cudnn_rnn_tf.layers.rnn_layer.CudnnRNN`.
 
     Args:
         reset_after: whether the reset gate multiplies the product of the recurrent matrix, or h
@@ -241,7 +242,7 @@ class CudnnRNNTanh(CudnnRNN):
 
     Called on inputs [B, T, I], the layer returns outputs [B, T, D * H] of its type; with
     `return_state`, a tuple of them and of the final states [B, L * D, H]. D is the number of
-    directions. The arguments and errors are those of `cudnn_rnn_tf.rnn_layer.CudnnRNN`.
+    directions. The arguments and errors are those of `cudnn_rnn_tf.layers.rnn_layer.CudnnRNN`.
 
     Example:
         ```python
@@ -262,7 +263,7 @@ class CudnnRNNRelu(CudnnRNN):
 
     Called on inputs [B, T, I], the layer returns outputs [B, T, D * H] of its type; with
     `return_state`, a tuple of them and of the final states [B, L * D, H]. D is the number of
-    directions. The arguments and errors are those of `cudnn_rnn_tf.rnn_layer.CudnnRNN`.
+    directions. The arguments and errors are those of `cudnn_rnn_tf.layers.rnn_layer.CudnnRNN`.
 
     Example:
         ```python

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat
+from cudnn_rnn_tf import _private_names
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 # `forward` calls this function instead of the op, unless it is None.
 _substitute: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
@@ -292,7 +292,7 @@ def has_substitute() -> bool:
 def _substitute_in_use() -> Callable[..., Any] | None:
     if (function := _substitute.get()) is not None or tf.executing_eagerly():
         return function
-    return substitutes_for_formats.get(_compat.format_of_exporter())
+    return substitutes_for_formats.get(_private_names.format_of_exporter())
 
 
 def clip_cell_state(config: RnnConfig, c: tf.Tensor) -> tf.Tensor:

@@ -13,12 +13,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import targets
-from cudnn_rnn_tf._compat import layers_in
+from cudnn_rnn_tf._private_names import layers_in
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.convert.keras_format import to_keras
 from cudnn_rnn_tf.convert.torch_format import to_torch
+from cudnn_rnn_tf.exports import targets
 from cudnn_rnn_tf.keras import accelerate, to_stock
 
 # From this spread on, the numbers say more of the machine than of the libraries.

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.contrib_call import ConfigOf, params_size, rate_below_1, run
+from cudnn_rnn_tf.contrib.network_calls import ConfigOf, params_size, rate_below_1, run
 
 
 def _config_from(

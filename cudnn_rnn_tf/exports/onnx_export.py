@@ -15,17 +15,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants, core_network, ops, targets
-from cudnn_rnn_tf._compat import layers_in
+from cudnn_rnn_tf import constants, ops
+from cudnn_rnn_tf._private_names import layers_in
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network, onnx_format
+from cudnn_rnn_tf.exports import targets
 from cudnn_rnn_tf.keras.export_copies import (
     export_copy,
     input_signature_of,
     unknown_steps_as_rows,
 )
 from cudnn_rnn_tf.lengths_and_masks import in_32_bits
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.ops import step_by_step
+from cudnn_rnn_tf.ops.op_library import raw_ops
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut, cut_array, join
 
 _OP = "CudnnRnnTf>Forward"
@@ -164,7 +166,7 @@ def forward(
         )
     dtype = inputs.dtype
     if config.num_proj or config.cell_clip or dtype == tf.float64:
-        return core_network.forward(
+        return step_by_step.forward(
             config,
             inputs,
             states,

@@ -7,10 +7,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat, constants, contrib_format, ops
-from cudnn_rnn_tf._compat import SaveableObject, SaveSpec
+from cudnn_rnn_tf import _private_names, constants, ops
+from cudnn_rnn_tf._private_names import SaveableObject, SaveSpec
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.format_converters import (
+from cudnn_rnn_tf.contrib import checkpoint_format
+from cudnn_rnn_tf.contrib.format_converters import (
     CONVERTERS,
     CudnnParamsFormatConverter,
     CudnnParamsFormatConverterGRU,
@@ -21,7 +22,7 @@ from cudnn_rnn_tf.format_converters import (
 )
 
 
-class _BufferSaveable(SaveableObject, _compat.Trackable):
+class _BufferSaveable(SaveableObject, _private_names.Trackable):
     """Saves a variable of the buffer's layout: the buffer itself, or an optimizer's slot of it.
 
     Args:
@@ -82,7 +83,9 @@ class _BufferSaveable(SaveableObject, _compat.Trackable):
         return self._variable
 
     def _assign(self, params: tf.Tensor) -> Any:
-        if not hasattr(self._variable, "assign") and not _compat.is_reference(self._variable):
+        if not hasattr(self._variable, "assign") and not _private_names.is_reference(
+            self._variable
+        ):
             # Savers make the operations for restoring together with those for saving, so an error
             # must not be raised before a restore runs.
             message = f"{self.name} cannot be restored: it was made of a tensor, not of a variable"
@@ -104,7 +107,7 @@ class _BufferSaveable(SaveableObject, _compat.Trackable):
         # A Saver of all variables also restores the buffer as such, if the file has it. Another
         # program's buffer may have an unknown layout, so this assignment comes after that one.
         with tf.control_dependencies(_assignments_in_scope(self._variable)):
-            canonical = contrib_format.checked(self._shapes, tensors)
+            canonical = checkpoint_format.checked(self._shapes, tensors)
             return self._assign(self._converter.tf_canonical_to_opaque(canonical))
 
     def assign_part(self, index: int, tensor: tf.Tensor) -> Any:
@@ -138,7 +141,7 @@ class _BufferSaveable(SaveableObject, _compat.Trackable):
         )
 
 
-class SavedCell(_compat.AutoTrackable):
+class SavedCell(_private_names.AutoTrackable):
     """A cell as in contrib's object-based checkpoints, with its `kernel` and its `bias`.
 
     Both are parts of the buffer.
@@ -154,7 +157,7 @@ class SavedCell(_compat.AutoTrackable):
         self.bias = _SavedPart(saveable, bias)
 
 
-class _SavedPart(_compat.Trackable):
+class _SavedPart(_private_names.Trackable):
     """Saves one tensor of a cell, under the name that a variable's value has in a checkpoint."""
 
     def __init__(self, saveable: _BufferSaveable, index: int):
@@ -250,7 +253,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         # A derived class's converter may give the weights any shapes.
         shapes: list[tuple[int, ...] | None] = [None] * len(self._param_names)
         if self._format_converter_cls is CONVERTERS[self._rnn_mode]:
-            shapes = list(contrib_format.tensor_shapes(config).values())
+            shapes = list(checkpoint_format.tensor_shapes(config).values())
         names = [f"{scope}/{each}" if scope else each for each in self._param_names]
         super().__init__(
             opaque_params,
@@ -272,7 +275,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         )
 
     @functools.cached_property
-    def saved_cells(self) -> dict[str, _compat.Trackable]:
+    def saved_cells(self) -> dict[str, _private_names.Trackable]:
         """The objects that a layer has in contrib's object-based checkpoints, by name.
 
         Contrib wrote such cells only for unidirectional networks whose cells have one kernel and
@@ -302,7 +305,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
 
     def _tf_canonical_name_prefix(self, layer: int, is_fwd: bool = True) -> str:
         """Returns the variable scope of a cell; programs override this."""
-        return contrib_format.cell_scope(self._rnn_cell_name, self._direction, layer, is_fwd)
+        return checkpoint_format.cell_scope(self._rnn_cell_name, self._direction, layer, is_fwd)
 
     def _tf_canonical_names_single_layer(
         self, prefix: str, tf_weights_names: list[str], tf_bias_names: list[str]
@@ -369,7 +372,7 @@ class CudnnLSTMSaveable(CudnnOpaqueParamsSaveable):
     """`CudnnOpaqueParamsSaveable` of an LSTM's buffer."""
 
     _rnn_mode = constants.CUDNN_LSTM
-    _rnn_cell_name = contrib_format.CELL_NAMES[_rnn_mode]
+    _rnn_cell_name = checkpoint_format.CELL_NAMES[_rnn_mode]
     _format_converter_cls = CudnnParamsFormatConverterLSTM
 
 
@@ -377,7 +380,7 @@ class CudnnGRUSaveable(CudnnOpaqueParamsSaveable):
     """`CudnnOpaqueParamsSaveable` of a GRU's buffer."""
 
     _rnn_mode = constants.CUDNN_GRU
-    _rnn_cell_name = contrib_format.CELL_NAMES[_rnn_mode]
+    _rnn_cell_name = checkpoint_format.CELL_NAMES[_rnn_mode]
     _format_converter_cls = CudnnParamsFormatConverterGRU
 
 
@@ -385,7 +388,7 @@ class CudnnRNNTanhSaveable(CudnnOpaqueParamsSaveable):
     """`CudnnOpaqueParamsSaveable` of a tanh RNN's buffer."""
 
     _rnn_mode = constants.CUDNN_RNN_TANH
-    _rnn_cell_name = contrib_format.CELL_NAMES[_rnn_mode]
+    _rnn_cell_name = checkpoint_format.CELL_NAMES[_rnn_mode]
     _format_converter_cls = CudnnParamsFormatConverterTanh
 
 
@@ -393,7 +396,7 @@ class CudnnRNNReluSaveable(CudnnOpaqueParamsSaveable):
     """`CudnnOpaqueParamsSaveable` of a ReLU RNN's buffer."""
 
     _rnn_mode = constants.CUDNN_RNN_RELU
-    _rnn_cell_name = contrib_format.CELL_NAMES[_rnn_mode]
+    _rnn_cell_name = checkpoint_format.CELL_NAMES[_rnn_mode]
     _format_converter_cls = CudnnParamsFormatConverterRelu
 
 

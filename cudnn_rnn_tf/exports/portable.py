@@ -8,10 +8,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import core_network, ops, targets
+from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.exports import targets
 from cudnn_rnn_tf.keras.export_copies import unknown_steps_as_rows
-from cudnn_rnn_tf.rnn_layer import CudnnRNN
+from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
+from cudnn_rnn_tf.ops import step_by_step
 
 # In a SavedModel, the names of this package's ops have this prefix.
 _OP_PREFIX = b"CudnnRnnTf>"
@@ -93,7 +95,7 @@ def _forward(
             "a portable SavedModel is for inference, but a layer with dropout is called with "
             "training=True in it"
         )
-    return core_network.forward(config, *arguments, **options)
+    return step_by_step.forward(config, *arguments, **options)
 
 
 ops.substitutes_for_formats["litert"] = _forward

@@ -8,8 +8,8 @@ import random_configs
 import reference
 import tensorflow as tf
 
-from cudnn_rnn_tf import core_network
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.ops import step_by_step
 
 CASES = random_configs.random_cases(36, seed=61)
 
@@ -21,7 +21,7 @@ def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.
         if masks is not None:
             masks = [[mask] * case.config.layout.num_dirs for mask in masks]
     return random_configs.run_forward(
-        core_network.forward, case, data, unconnected_gradients="zero", masks=masks
+        step_by_step.forward, case, data, unconnected_gradients="zero", masks=masks
     )
 
 
@@ -48,7 +48,7 @@ def test_padding_is_not_read():
     config = RnnConfig("gru", 2, 3, 2, direction="bidirectional")
     inputs = np.random.default_rng(0).standard_normal((4, 3, 2))
     inputs[2:, 1] = np.nan
-    outputs, (h,) = core_network.forward(
+    outputs, (h,) = step_by_step.forward(
         config,
         tf.constant(inputs),
         [tf.zeros(shape, tf.float64) for shape in config.state_shapes(3, time_major=True)],
@@ -73,7 +73,7 @@ def test_unknown_shapes(rnn_mode):
         ]
     )
     def function(inputs, lengths, params, *states):
-        outputs, final = core_network.forward(
+        outputs, final = step_by_step.forward(
             config, inputs, states, params, sequence_lengths=lengths
         )
         assert outputs.shape.as_list() == [None, None, 6]
@@ -112,7 +112,7 @@ def test_in_lite(rnn_mode):
 
     @tf.function(input_signature=[tf.TensorSpec([2, 5, 2]), tf.TensorSpec([2], tf.int32)])
     def function(inputs, lengths):
-        return core_network.forward(
+        return step_by_step.forward(
             config,
             inputs,
             states,

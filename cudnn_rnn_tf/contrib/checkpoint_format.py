@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.format_converters import converter_of
+from cudnn_rnn_tf.contrib.format_converters import converter_of
 
 # The names of contrib's step-by-step cells.
 CELL_NAMES = {

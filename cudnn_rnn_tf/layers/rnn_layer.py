@@ -8,11 +8,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat, buffer_parts, opaque_kernel, ops, seeds
+from cudnn_rnn_tf import _private_names, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
-from cudnn_rnn_tf.foreign_arguments import ChecksKeywords, check_tensors
 from cudnn_rnn_tf.keras.registration import signed
-from cudnn_rnn_tf.layer_weights import HasOpaqueKernel
+from cudnn_rnn_tf.layers import buffer_parts, opaque_kernel
+from cudnn_rnn_tf.layers.foreign_arguments import ChecksKeywords, check_tensors
+from cudnn_rnn_tf.layers.layer_weights import HasOpaqueKernel
 from cudnn_rnn_tf.lengths_and_masks import (
     HOW_TO_MAKE_RAGGED,
     as_lengths,
@@ -22,6 +23,7 @@ from cudnn_rnn_tf.lengths_and_masks import (
     to_ragged,
 )
 from cudnn_rnn_tf.mask_packing import Packing, first_mask, packing_of
+from cudnn_rnn_tf.ops import seeds
 from cudnn_rnn_tf.xla import CompiledByXla
 
 
@@ -331,7 +333,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         check_tensors(inputs, initial_state)
         if sequence_lengths is None:
             mask = inputs_mask if mask is None else mask
-        elif mask is _compat.keras_mask(inputs):
+        elif mask is _private_names.keras_mask(inputs):
             # Keras passes on the inputs' own mask itself.
             mask = None
         given = inputs if isinstance(inputs, tf.RaggedTensor) else tf.convert_to_tensor(inputs)
@@ -441,7 +443,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         if not packing and lengths is not None:
             # For lengths, layers and losses downstream get this mask.
             valid = mask_from_lengths(lengths, outputs, self.time_major)
-            _compat.set_keras_mask(outputs, valid)
+            _private_names.set_keras_mask(outputs, valid)
         return outputs
 
     def _last_outputs(self, h: tf.Tensor) -> tf.Tensor:

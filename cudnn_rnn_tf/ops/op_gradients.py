@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat, native
+from cudnn_rnn_tf import _private_names, native
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 _SPEC_ATTRS, _SIZE_ATTRS, _PASS_ATTRS = map(tuple, native.spec_fields())
 _CONFIG_ATTRS = _SPEC_ATTRS + _PASS_ATTRS
@@ -89,7 +89,7 @@ def _recorded_without_reserve_space(forward: Callable[..., Any]) -> Callable[...
 
     @functools.wraps(forward)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not (tf.executing_eagerly() and _compat.could_possibly_record()):
+        if not (tf.executing_eagerly() and _private_names.could_possibly_record()):
             return forward(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -101,14 +101,14 @@ def _recorded_without_reserve_space(forward: Callable[..., Any]) -> Callable[...
         inputs.append(tf.convert_to_tensor(lengths, dtype_hint=tf.int32))
         seeds = [tf.convert_to_tensor(each, dtype_hint=tf.int64) for each in attrs["seed"]]
         attrs.update(zip(attrs, inputs, strict=False), seed=seeds)
-        if _compat.pack_tangents(inputs).tangents:
+        if _private_names.pack_tangents(inputs).tangents:
             # An accumulator goes by the op itself. Tapes take what they are told of last.
             outputs = forward(**attrs)
         else:
-            with _compat.stop_recording():
+            with _private_names.stop_recording():
                 outputs = forward(**attrs)
         inputs += seeds
-        _compat.record_operation_backprop_only(
+        _private_names.record_operation_backprop_only(
             "CudnnRnnTf>Forward",
             outputs[:3],
             inputs,

@@ -6,8 +6,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import opaque_kernel, ops
+from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.layers import opaque_kernel
 
 # In Keras's weight files, the state that the seeds of the dropout masks come from has this name.
 _SEED_STATE = "seed_generator_state"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat
+from cudnn_rnn_tf import _private_names
 
 
-class _TrackedSeedGenerator(keras.random.SeedGenerator, _compat.AutoTrackable):
+class _TrackedSeedGenerator(keras.random.SeedGenerator, _private_names.AutoTrackable):
     """A Keras seed generator that object-based checkpoints also save.
 
     Keras's own is no TensorFlow trackable, so `tf.train.Checkpoint` would lose its state.
@@ -47,7 +47,7 @@ def next_seed(generator: keras.random.SeedGenerator) -> tf.Tensor:
     Args:
         generator: the generator, whose state advances by one.
     """
-    if _has_gpu() and _compat.is_compiled_by_xla():
+    if _has_gpu() and _private_names.is_compiled_by_xla():
         # XLA places the seed itself.
         own = generator.on_gpu() if isinstance(generator, SeedGenerator) else generator
         return _seed_of_replica(own)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat
+from cudnn_rnn_tf import _private_names
 
 _DROP_IN = "the layers of cudnn_rnn_tf.keras have it"
 _NOTHING = "leave it out"
@@ -97,7 +97,7 @@ def check_tensors(*values: Any) -> None:
     `tf_keras` would turn the operations on such a tensor into a lambda layer, and in a call of its
     own layers it does not track weights of other layers. Either way, the weights would never train.
     """
-    if _compat.is_in_call_of_tf_keras():
+    if _private_names.is_in_call_of_tf_keras():
         raise TypeError(
             "this package's layers are Keras 3 layers, but one was called in a layer or model of "
             f"tf_keras: {_USE_KERAS}"

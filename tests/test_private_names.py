@@ -1,4 +1,4 @@
-"""Private names of TensorFlow and Keras are all in `_compat`, and these versions have them."""
+"""Private names of TensorFlow and Keras are in `_private_names`, and these versions have them."""
 
 import importlib
 import inspect
@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import cudnn_rnn_tf
-from cudnn_rnn_tf import _compat
+from cudnn_rnn_tf import _private_names
 
 PACKAGE = pathlib.Path(cudnn_rnn_tf.__file__).parent
 OTHERS = ("tensorflow", "keras")
@@ -20,7 +20,7 @@ OTHERS = ("tensorflow", "keras")
 SHARED = {"_supports_jit"}
 
 
-@pytest.mark.parametrize("point", _compat.EXTENSION_POINTS, ids=lambda point: point.name)
+@pytest.mark.parametrize("point", _private_names.EXTENSION_POINTS, ids=lambda point: point.name)
 def test_the_installed_versions_have(point):
     method = getattr(point.owner, point.name, None)
     assert callable(method), f"{point.owner.__name__}.{point.name} is gone: {point.reason}"
@@ -50,7 +50,7 @@ def is_private(name: str) -> bool:
 
 def test_no_other_private_method_is_overridden():
     """A new version of TensorFlow or Keras may begin to use a private name of a class here."""
-    known = {point.name for point in _compat.EXTENSION_POINTS} | SHARED
+    known = {point.name for point in _private_names.EXTENSION_POINTS} | SHARED
     found = set()
     for one in classes():
         bases = [base for base in one.__mro__ if base.__module__.partition(".")[0] in OTHERS]
@@ -67,9 +67,9 @@ def test_no_other_private_method_is_overridden():
 def test_other_modules_name_nothing_private():
     pattern = r"tf\.__internal__|tensorflow\.(?:python|core|compiler)\b|keras\.src|\._keras_mask"
     for path in PACKAGE.rglob("*.py"):
-        if path.name != "_compat.py":
+        if path.name != "_private_names.py":
             assert not re.search(pattern, path.read_text()), path
-    assert len(re.findall(pattern, (PACKAGE / "_compat.py").read_text())) >= 5
+    assert len(re.findall(pattern, (PACKAGE / "_private_names.py").read_text())) >= 5
 
 
 def test_variables_keep_what_a_restored_buffer_replaces():
@@ -81,12 +81,12 @@ def test_variables_keep_what_a_restored_buffer_replaces():
 
 def test_masks_are_those_that_keras_reads():
     tensor = tf.zeros([1, 2, 3])
-    assert _compat.keras_mask(tensor) is None
+    assert _private_names.keras_mask(tensor) is None
     mask = tf.constant([[True, False]])
-    _compat.set_keras_mask(tensor, mask)
-    assert _compat.keras_mask(tensor) is mask
+    _private_names.set_keras_mask(tensor, mask)
+    assert _private_names.keras_mask(tensor) is mask
     masked = keras.layers.Masking()(tf.ones([1, 2, 3]))
-    assert _compat.keras_mask(masked).numpy().tolist() == [[True, True]]
+    assert _private_names.keras_mask(masked).numpy().tolist() == [[True, True]]
     loss = keras.losses.MeanSquaredError()(
         tf.constant([[[1.0], [5.0]]]), with_mask([[[0.0], [0.0]]])
     )
@@ -95,7 +95,7 @@ def test_masks_are_those_that_keras_reads():
 
 def with_mask(values: list) -> tf.Tensor:
     tensor = tf.constant(values)
-    _compat.set_keras_mask(tensor, tf.constant([[True, False]]))
+    _private_names.set_keras_mask(tensor, tf.constant([[True, False]]))
     return tensor
 
 
@@ -104,18 +104,18 @@ def test_reference_variables():
     with tf.Graph().as_default():
         old = v1.get_variable("old", [2], use_resource=False)
         new = v1.get_variable("new", [2], use_resource=True)
-    assert _compat.is_reference(old)
-    assert not _compat.is_reference(new)
+    assert _private_names.is_reference(old)
+    assert not _private_names.is_reference(new)
 
 
 def test_calls_of_tf_keras():
     tf_keras = pytest.importorskip("tf_keras")
-    assert not _compat.is_in_call_of_tf_keras()
+    assert not _private_names.is_in_call_of_tf_keras()
     seen = []
 
     class Probe(tf_keras.layers.Layer):
         def call(self, inputs):
-            seen.append(_compat.is_in_call_of_tf_keras())
+            seen.append(_private_names.is_in_call_of_tf_keras())
             return inputs
 
     Probe()(tf.zeros([1, 2]))

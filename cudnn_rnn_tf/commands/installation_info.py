@@ -8,8 +8,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import gpu_table, native, op_library, ops
+from cudnn_rnn_tf import native, ops
+from cudnn_rnn_tf.commands import known_gpus
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.ops import op_library
 
 __version__: str = native.build_info.VERSION
 
@@ -65,7 +67,7 @@ def gpu_lines() -> list[str]:
         capability = ".".join(map(str, details.get("compute_capability", "?")))
         name = details.get("device_name", "unknown")
         lines.append(f"GPU            {name}, compute capability {capability}")
-        row = gpu_table.row_of(name, capability)
+        row = known_gpus.row_of(name, capability)
         limits = ", ".join(f"{title} {value}" for title, value in row.items()) or "no row"
         lines.append(f"in the table   {limits}")
     if imitated := op_library.imitated_architecture():

@@ -2,7 +2,7 @@
 
 The package uses private names through this module only. If a class of this package overrides or
 calls a private method of theirs, that method is listed in `EXTENSION_POINTS`. If a new version of
-TensorFlow or Keras lacks one of the names, `tests/test_compat.py` fails and says which.
+TensorFlow or Keras lacks one of the names, `tests/test_private_names.py` fails and says which.
 """
 
 import sys

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants
-from cudnn_rnn_tf._compat import saved_model_pb2
-from cudnn_rnn_tf.contrib_format import CELL_NAMES
+from cudnn_rnn_tf._private_names import saved_model_pb2
+from cudnn_rnn_tf.contrib.checkpoint_format import CELL_NAMES
 from cudnn_rnn_tf.convert import (
     file_kinds,
     keras_inspection,

@@ -6,8 +6,9 @@ TensorFlow's own operations and differentiates those twice.
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants, core_network, op_gradients, ops
+from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.ops import op_gradients, step_by_step
 
 # The recomputed outputs may differ from the op's by this much, relative to the outputs' norm.
 # Rounding stays far below it, in the half types too; another dropout mask exceeds it.
@@ -48,7 +49,7 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
             outer_tape.watch([*primals, *cotangents])
             with tf.GradientTape() as inner_tape:
                 inner_tape.watch(primals)
-                outputs, states = core_network.forward(
+                outputs, states = step_by_step.forward(
                     config,
                     primals[0],
                     primals[2:],

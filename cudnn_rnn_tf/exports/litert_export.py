@@ -8,8 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import ops, portable, targets
+from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.exports import portable, targets
 from cudnn_rnn_tf.keras.export_copies import export_copy, input_signature_of
 
 

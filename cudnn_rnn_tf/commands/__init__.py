@@ -1,0 +1,1 @@
+"""The command `cudnn-rnn-tf`: its parser and what its subcommands do."""
