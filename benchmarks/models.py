@@ -23,11 +23,12 @@ fastest, and where there are two ways, both are timed and the faster one counts:
 
 * this package: one layer object in a `tf.function`, with lengths in host memory;
 * PyTorch: one layer; sequences packed in each step, or padded and read to their end;
-* Keras: its layers in a `tf.function`, with a mask; with cuDNN where Keras uses it, or compiled.
+* Keras: its layers in a `tf.function`, with a mask; with cuDNN, or compiled where Keras's layer has
+  no cuDNN for the type or the device.
 
-Each model and system has a process of its own, alone on its device; it imports its libraries while
-the process before it measures. A sample is the time of steps that run back to back for about 0.1 s,
-at least one; the device is waited for at its end. The median of five samples counts. The peak of
+Each system has a process of its own, which waits while another one measures, so that the systems
+take turns, model by model. A sample is the time of steps that run back to back for about 0.1 s, at
+least one; the device is waited for at its end. The median of five samples counts. The peak of
 memory is the most that tensors hold at once in steps of training, by the framework's allocator.
 """
 
@@ -51,8 +52,9 @@ from benchmarks.rows import DRAWS, draw_lengths
 
 SAMPLE_SECONDS, SAMPLES = 0.1, 5
 CPU = "-1"  # What CUDA_VISIBLE_DEVICES is for it.
-# A process that takes longer is ended: one that cannot be compiled, say.
+# A process that takes longer for a model is ended.
 LIMIT_SECONDS = 100
+END = "measured"  # What a process writes after a model.
 
 
 def variants(model: Model, system: str) -> dict[str, Callable[[Any], Any]]:
@@ -65,10 +67,10 @@ def variants(model: Model, system: str) -> dict[str, Callable[[Any], Any]]:
         padded = {"padded": lambda row: systems.of_torch(row, None)}
         return packed | padded if model.has_lengths else padded
     draws = systems.masks if model.has_lengths else _full
-    return {
-        "cuDNN": lambda row: systems.of_keras(row, draws(row)),
-        "compiled": lambda row: systems.of_keras(row, draws(row), False, jit_compile=True),
-    }
+    # Compiled by XLA, Keras's layers were slower in all nine models where both ways were timed.
+    if model.row.type in ("tf32", "float16"):
+        return {"cuDNN": lambda row: systems.of_keras(row, draws(row))}
+    return {"compiled": lambda row: systems.of_keras(row, draws(row), False, jit_compile=True)}
 
 
 def _full(_: Any) -> list[None]:
@@ -104,21 +106,21 @@ def measure(model: Model, system: str) -> Iterator[dict[str, Any]]:
         gc.collect()
 
 
-def _work(model: Model, system: str, commit: str, on_cpu: bool) -> None:
-    """Writes what is measured of a model to stdout, once there is a line in stdin."""
+def _work(system: str, commit: str, on_cpu: bool) -> None:
+    """Writes to stdout what is measured of the models that stdin names, and a line after each."""
     timing.SAMPLE_SECONDS = SAMPLE_SECONDS
     versions = systems.FRAMEWORKS[system].versions()  # This imports the framework.
-    if system == "cudnn_rnn_tf":
-        import cudnn_rnn_tf  # noqa: F401 - So that it is there when its turn comes.
-    if not sys.stdin.readline():
-        return
     about = cpu_environment.environment() if on_cpu else gpu_environment.environment(commit)
     for name in ("date", "load average before the run"):  # Those of all processes are one.
         about.pop(name, None)
     environment = {**about, "commit": commit, **versions}
     print(json.dumps({"system": system, "environment": environment}), flush=True)
-    for line in measure(model, system):
-        print(json.dumps(line), flush=True)
+    by_name = {model.name: model for model in models()}
+    for name in map(str.strip, sys.stdin):
+        model = by_name[name].on_cpu() if on_cpu else by_name[name]
+        for line in measure(model, system):
+            print(json.dumps(line), flush=True)
+        print(END, flush=True)
 
 
 class Results:
@@ -139,41 +141,67 @@ class Results:
             print(line.strip(), file=self._file, flush=True)
 
 
-def _start(job: tuple[Model, str] | None, gpu: str, commit: str) -> Any:
-    if job is None:
-        return None
-    model, system = job
-    command = [*(sys.executable, "-m", "benchmarks.models"), f"--only={model.name}"]
-    command += [f"--worker={system}", f"--commit={commit}"]
-    command += ["--device=cpu"] if gpu == CPU else []
-    process = subprocess.Popen(
-        command,
-        env=gpu_environment.variables_of(gpu),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return model, system, process
+class Worker:
+    """A process that measures a system's models; a new one takes the place of one that ends."""
 
+    def __init__(self, system: str, gpu: str, commit: str):
+        self._system = system
+        self._command = [*(sys.executable, "-m", "benchmarks.models"), f"--worker={system}"]
+        self._command += [f"--commit={commit}", f"--device={'cpu' if gpu == CPU else 'gpu'}"]
+        self._variables = gpu_environment.variables_of(gpu)
+        self._start()
 
-def _run_on(gpu: str, jobs: Iterator[tuple[Model, str]], results: Results, commit: str) -> None:
-    upcoming = _start(next(jobs, None), gpu, commit)
-    while upcoming:
-        (model, system, process), upcoming = upcoming, _start(next(jobs, None), gpu, commit)
-        process.stdin.write("go\n")
-        process.stdin.close()
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            self._command,
+            env=self._variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def measure(self, model: Model, results: Results) -> None:
+        """Adds what is measured of a model to the results."""
+        process = self._process
         timer = threading.Timer(LIMIT_SECONDS, process.kill)
         timer.start()
+        process.stdin.write(f"{model.name}\n")
+        process.stdin.flush()
         for line in process.stdout:
             if line.startswith("{"):
                 results.add(line)
-        code = process.wait()
+            if line.strip() == END:
+                timer.cancel()
+                return
         timer.cancel()
-        print(f"GPU {gpu}: {model.name}, {system}: {'done' if code == 0 else code}", flush=True)
-        if code:
-            failed = f"the process ended with {code} (within {LIMIT_SECONDS} s)"
-            line = {"model": model.name, "system": system, "variant": "process", "failed": failed}
-            results.add(json.dumps(line))
+        failed = f"the process ended with {process.wait()} (within {LIMIT_SECONDS} s)"
+        line = {"model": model.name, "system": self._system, "variant": "process"}
+        results.add(json.dumps({**line, "failed": failed}))
+        self._start()
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def _run_on(
+    gpu: str,
+    waiting: "queue.SimpleQueue[Model]",
+    chosen_systems: list[str],
+    results: Results,
+    commit: str,
+) -> None:
+    workers = [Worker(system, gpu, commit) for system in chosen_systems]
+    while True:
+        try:
+            model = waiting.get_nowait()
+        except queue.Empty:
+            break
+        for worker in workers:
+            worker.measure(model, results)
+        print(f"GPU {gpu}: {model.name}", flush=True)
+    for worker in workers:
+        worker.close()
 
 
 def _measure(
@@ -184,16 +212,8 @@ def _measure(
     for model in chosen:
         waiting.put(model)
 
-    def jobs() -> Iterator[tuple[Model, str]]:
-        while True:
-            try:
-                model = waiting.get_nowait()
-            except queue.Empty:
-                return
-            yield from ((model, system) for system in chosen_systems)
-
     threads = [
-        threading.Thread(target=_run_on, args=(gpu, jobs(), results, commit))
+        threading.Thread(target=_run_on, args=(gpu, waiting, chosen_systems, results, commit))
         for gpu in ([CPU] if on_cpu else gpu_environment.visible_gpus())
     ]
     for thread in threads:
@@ -228,8 +248,7 @@ def main() -> None:
     ]
     on_cpu = options.device == "cpu"
     if options.worker:
-        model = chosen[0].on_cpu() if on_cpu else chosen[0]
-        _work(model, options.worker, options.commit, on_cpu)
+        _work(options.worker, options.commit, on_cpu)
     else:
         _measure(chosen, chosen_systems, options.output, options.commit, on_cpu)
 
