@@ -273,20 +273,7 @@ class CudnnGRU(_CudnnRNNNoInputC):
 class CudnnRNNTanh(_CudnnRNNNoInputC):
     """The op-level model: a stack of plain layers with tanh, with the caller's parameters.
 
-    Args:
-        num_layers: layers in the stack, L.
-        num_units: units per layer and direction, H.
-        input_size: size of the inputs' last dimension, I.
-        input_mode: "linear_input", "skip_input" or "auto_select".
-        direction: "unidirectional" or "bidirectional" (D = 1 or 2).
-        dtype: float16, bfloat16, float32 or float64.
-        dropout: rate between layers, in [0, 1].
-        seed: an integer that seeds a sequence of dropout masks, a new one each run, or an int64
-            tensor [2] that says the masks; None for a random sequence.
-
-    Raises:
-        ValueError: if an argument is out of range or does not fit the others.
-        TypeError: if an argument is of the wrong type.
+    The arguments and errors are those of `CudnnGRU`.
 
     Example:
         ```python
@@ -303,20 +290,7 @@ class CudnnRNNTanh(_CudnnRNNNoInputC):
 class CudnnRNNRelu(_CudnnRNNNoInputC):
     """The op-level model: a stack of plain layers with ReLU, with the caller's parameters.
 
-    Args:
-        num_layers: layers in the stack, L.
-        num_units: units per layer and direction, H.
-        input_size: size of the inputs' last dimension, I.
-        input_mode: "linear_input", "skip_input" or "auto_select".
-        direction: "unidirectional" or "bidirectional" (D = 1 or 2).
-        dtype: float16, bfloat16, float32 or float64.
-        dropout: rate between layers, in [0, 1].
-        seed: an integer that seeds a sequence of dropout masks, a new one each run, or an int64
-            tensor [2] that says the masks; None for a random sequence.
-
-    Raises:
-        ValueError: if an argument is out of range or does not fit the others.
-        TypeError: if an argument is of the wrong type.
+    The arguments and errors are those of `CudnnGRU`.
 
     Example:
         ```python

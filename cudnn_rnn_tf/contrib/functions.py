@@ -131,18 +131,9 @@ def cudnn_lstm(
                 f"expected the last dimension of input_h to be num_proj, {num_proj}, but received "
                 f"shape {input_h.shape}"
             )
-    return run(
-        _config_from(constants.CUDNN_LSTM, time_major, input_mode, direction, dropout),
-        inputs,
-        (input_h, input_c),
-        params,
-        is_training,
-        sequence_lengths,
-        time_major,
-        seed,
-        dropout=dropout,
-        name=name,
-    )
+    config_of = _config_from(constants.CUDNN_LSTM, time_major, input_mode, direction, dropout)
+    call = (inputs, (input_h, input_c), params, is_training, sequence_lengths, time_major)
+    return run(config_of, *call, seed=seed, dropout=dropout, name=name)
 
 
 def cudnn_gru(
@@ -189,18 +180,9 @@ def cudnn_gru(
         )  # [20, 8, 32] and [1, 8, 32]
         ```
     """
-    return run(
-        _config_from(constants.CUDNN_GRU, time_major, input_mode, direction, dropout),
-        inputs,
-        (input_h,),
-        params,
-        is_training,
-        sequence_lengths,
-        time_major,
-        seed,
-        dropout=dropout,
-        name=name,
-    )
+    config_of = _config_from(constants.CUDNN_GRU, time_major, input_mode, direction, dropout)
+    call = (inputs, (input_h,), params, is_training, sequence_lengths, time_major)
+    return run(config_of, *call, seed=seed, dropout=dropout, name=name)
 
 
 def cudnn_rnn_tanh(
@@ -218,26 +200,7 @@ def cudnn_rnn_tanh(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Runs a tanh RNN whose sizes are those of the tensors.
 
-    Args:
-        inputs: [T, B, I], or [T, I], or ragged, as `cudnn_lstm` takes them.
-        input_h: the initial states, [L * D, B, H].
-        params: the opaque buffer, [params_size].
-        is_training: whether dropout acts, a Python bool.
-        sequence_lengths: integers [B]; None where all sequences fill T.
-        time_major: if false, the first two dimensions of sequences and states are exchanged.
-        input_mode: "linear_input", "skip_input" or "auto_select".
-        direction: "unidirectional" or "bidirectional".
-        dropout: rate between layers, in [0, 1].
-        seed: an integer that seeds a sequence of dropout masks, or an int64 tensor [2].
-        name: name of the op.
-
-    Returns:
-        output [T, B, D * H] and output_h, shaped as the initial states.
-
-    Raises:
-        ValueError: if a shape does not fit, or one that fixes the network's size is not static (I
-            may be unknown, if the size of `params` is not and `input_mode` is "linear_input").
-        TypeError: if `is_training` is no Python bool.
+    The arguments, results and errors are those of `cudnn_gru`.
 
     Example:
         ```python
@@ -247,18 +210,9 @@ def cudnn_rnn_tanh(
         )  # [20, 8, 32] and [1, 8, 32]
         ```
     """
-    return run(
-        _config_from(constants.CUDNN_RNN_TANH, time_major, input_mode, direction, dropout),
-        inputs,
-        (input_h,),
-        params,
-        is_training,
-        sequence_lengths,
-        time_major,
-        seed,
-        dropout=dropout,
-        name=name,
-    )
+    config_of = _config_from(constants.CUDNN_RNN_TANH, time_major, input_mode, direction, dropout)
+    call = (inputs, (input_h,), params, is_training, sequence_lengths, time_major)
+    return run(config_of, *call, seed=seed, dropout=dropout, name=name)
 
 
 def cudnn_rnn_relu(
@@ -276,28 +230,7 @@ def cudnn_rnn_relu(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Runs a ReLU RNN whose sizes are those of the tensors.
 
-    Its arguments are in contrib's order, which differs from that of `cudnn_rnn_tanh`.
-
-    Args:
-        inputs: [T, B, I], or [T, I], or ragged, as `cudnn_lstm` takes them.
-        input_h: the initial states, [L * D, B, H].
-        params: the opaque buffer, [params_size].
-        is_training: whether dropout acts, a Python bool.
-        input_mode: "linear_input", "skip_input" or "auto_select".
-        direction: "unidirectional" or "bidirectional".
-        dropout: rate between layers, in [0, 1].
-        seed: an integer that seeds a sequence of dropout masks, or an int64 tensor [2].
-        sequence_lengths: integers [B]; None where all sequences fill T.
-        time_major: if false, the first two dimensions of sequences and states are exchanged.
-        name: name of the op.
-
-    Returns:
-        output [T, B, D * H] and output_h, shaped as the initial states.
-
-    Raises:
-        ValueError: if a shape does not fit, or one that fixes the network's size is not static (I
-            may be unknown, if the size of `params` is not and `input_mode` is "linear_input").
-        TypeError: if `is_training` is no Python bool.
+    The arguments, results and errors are those of `cudnn_gru`, in contrib's order, which differs.
 
     Example:
         ```python
@@ -307,18 +240,9 @@ def cudnn_rnn_relu(
         )  # [20, 8, 32] and [1, 8, 32]
         ```
     """
-    return run(
-        _config_from(constants.CUDNN_RNN_RELU, time_major, input_mode, direction, dropout),
-        inputs,
-        (input_h,),
-        params,
-        is_training,
-        sequence_lengths,
-        time_major,
-        seed,
-        dropout=dropout,
-        name=name,
-    )
+    config_of = _config_from(constants.CUDNN_RNN_RELU, time_major, input_mode, direction, dropout)
+    call = (inputs, (input_h,), params, is_training, sequence_lengths, time_major)
+    return run(config_of, *call, seed=seed, dropout=dropout, name=name)
 
 
 def cudnn_rnn_opaque_params_size(

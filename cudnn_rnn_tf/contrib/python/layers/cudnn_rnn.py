@@ -72,27 +72,7 @@ class CudnnLSTM(_CudnnRNN):
 class CudnnGRU(_CudnnRNN):
     """The layer of `tf.contrib.cudnn_rnn`: a stack of GRU layers in one op.
 
-    In a graph, the layer's one saveable is put into the collection
-    `tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS`, where `tf.compat.v1.train.Saver` finds it.
-
-    Args:
-        num_layers: layers in the stack, L.
-        num_units: units per layer and direction, H.
-        input_mode: "linear_input", "skip_input" or "auto_select".
-        direction: "unidirectional" or "bidirectional" (D = 1 or 2).
-        dropout: rate between layers, in [0, 1].
-        seed: integer seed of the sequence of dropout masks and of the default kernel initializer;
-            None for random ones.
-        dtype: of the variable and the computation.
-        kernel_initializer: called with a canonical weight's shape and dtype, once for each; None
-            for Glorot's uniform one.
-        bias_initializer: likewise of the biases; None for zeros.
-        name: default name of the variable scope that the layer opens, or a
-            `tf.compat.v1.VariableScope` that has this name; None for the class's.
-
-    Raises:
-        ValueError: if an argument is out of range or does not fit the others.
-        TypeError: if an argument is of the wrong type.
+    The arguments, the collection and the errors are those of `CudnnLSTM`.
 
     Example:
         ```python
@@ -110,27 +90,7 @@ class CudnnGRU(_CudnnRNN):
 class CudnnRNNTanh(_CudnnRNN):
     """The layer of `tf.contrib.cudnn_rnn`: a stack of plain recurrent layers with tanh in one op.
 
-    In a graph, the layer's one saveable is put into the collection
-    `tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS`, where `tf.compat.v1.train.Saver` finds it.
-
-    Args:
-        num_layers: layers in the stack, L.
-        num_units: units per layer and direction, H.
-        input_mode: "linear_input", "skip_input" or "auto_select".
-        direction: "unidirectional" or "bidirectional" (D = 1 or 2).
-        dropout: rate between layers, in [0, 1].
-        seed: integer seed of the sequence of dropout masks and of the default kernel initializer;
-            None for random ones.
-        dtype: of the variable and the computation.
-        kernel_initializer: called with a canonical weight's shape and dtype, once for each; None
-            for Glorot's uniform one.
-        bias_initializer: likewise of the biases; None for zeros.
-        name: default name of the variable scope that the layer opens, or a
-            `tf.compat.v1.VariableScope` that has this name; None for the class's.
-
-    Raises:
-        ValueError: if an argument is out of range or does not fit the others.
-        TypeError: if an argument is of the wrong type.
+    The arguments, the collection and the errors are those of `CudnnLSTM`.
 
     Example:
         ```python
@@ -149,27 +109,7 @@ class CudnnRNNTanh(_CudnnRNN):
 class CudnnRNNRelu(_CudnnRNN):
     """The layer of `tf.contrib.cudnn_rnn`: a stack of plain recurrent layers with ReLU in one op.
 
-    In a graph, the layer's one saveable is put into the collection
-    `tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS`, where `tf.compat.v1.train.Saver` finds it.
-
-    Args:
-        num_layers: layers in the stack, L.
-        num_units: units per layer and direction, H.
-        input_mode: "linear_input", "skip_input" or "auto_select".
-        direction: "unidirectional" or "bidirectional" (D = 1 or 2).
-        dropout: rate between layers, in [0, 1].
-        seed: integer seed of the sequence of dropout masks and of the default kernel initializer;
-            None for random ones.
-        dtype: of the variable and the computation.
-        kernel_initializer: called with a canonical weight's shape and dtype, once for each; None
-            for Glorot's uniform one.
-        bias_initializer: likewise of the biases; None for zeros.
-        name: default name of the variable scope that the layer opens, or a
-            `tf.compat.v1.VariableScope` that has this name; None for the class's.
-
-    Raises:
-        ValueError: if an argument is out of range or does not fit the others.
-        TypeError: if an argument is of the wrong type.
+    The arguments, the collection and the errors are those of `CudnnLSTM`.
 
     Example:
         ```python
