@@ -13,11 +13,11 @@ import keras
 import tensorflow as tf
 from absl import app, logging
 
-from cudnn_rnn_tf import convert
+from cudnn_rnn_tf import convert, messages
 from cudnn_rnn_tf.commands import bench, doctor, installation_info
 from cudnn_rnn_tf.commands.command_line import parser
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.convert import file_inspection, network
+from cudnn_rnn_tf.convert import file_inspection
 from cudnn_rnn_tf.convert.files import load_model
 from cudnn_rnn_tf.exports import litert_export, onnx_export, portable, targets
 from cudnn_rnn_tf.keras import accelerate
@@ -129,7 +129,7 @@ def _load(path: str, compile: bool = False) -> keras.Model:
         return load_model(pathlib.Path(path), compile)
     except Exception as error:
         # Keras can raise any exception for a damaged file, with a message of many lines.
-        raise ValueError(f"cannot load {path}: {network.reason(error)}") from error
+        raise ValueError(f"cannot load {path}: {messages.reason(error)}") from error
 
 
 def _bench(options: argparse.Namespace) -> None:

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from layer_reference import make, randomize
 
-from cudnn_rnn_tf import __main__, convert
-from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf import __main__, convert, messages
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
@@ -94,7 +93,7 @@ def test_what_the_file_does_not_say(tmp_path):
 
 
 def test_a_reason_does_not_end_in_a_colon():
-    assert network.reason(ValueError("cannot read the weights:\n\n")) == "cannot read the weights"
+    assert messages.reason(ValueError("cannot read the weights:\n\n")) == "cannot read the weights"
 
 
 def test_float8_safetensors(tmp_path, capsys):

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from cudnn_rnn_tf import messages
 from cudnn_rnn_tf._private_names import layers_in
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network
@@ -110,7 +111,7 @@ def bench(
             yield Row(name, inference, training)
         except Exception as error:
             # Another library may raise anything for what it does not support.
-            yield Row(name, None, None, network.reason(error))
+            yield Row(name, None, None, messages.reason(error))
 
 
 def bench_model(
@@ -344,7 +345,7 @@ def check_plot(path: str) -> None:
         ValueError: if the path's suffix names no format of pictures.
         FileNotFoundError: if the path's directory does not exist.
     """
-    network.load_package("matplotlib", "'cudnn_rnn_tf[plot]'")
+    messages.load_package("matplotlib", "'cudnn_rnn_tf[plot]'")
     import matplotlib.figure
 
     suffixes = [f".{name}" for name in matplotlib.figure.Figure().canvas.get_supported_filetypes()]

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf import messages
 from cudnn_rnn_tf.convert.keras_format import to_keras
 from cudnn_rnn_tf.layers import CudnnLSTM
 
@@ -63,7 +63,7 @@ def _run(what: str, device: str, dtype: str, algorithm: str = "auto") -> Finding
             expected = _by_keras(layer, inputs, lengths)
     except Exception as error:
         # Whatever a device or a library raises is what the user is to read.
-        return Finding("failed", f"{what}: {network.reason(error)}")
+        return Finding("failed", f"{what}: {messages.reason(error)}")
     difference = np.abs(outputs.numpy().astype("float64") - expected).max()
     if not difference < _TOLERANCE:
         text = f"{what}: the outputs differ from those of Keras's layers by {difference:.2g}"

@@ -1,25 +1,27 @@
-"""The table of GPUs, which `docs/guides/gpu.md` shows and `cudnn-rnn-tf info` reads."""
+"""The GPUs that `docs/guides/gpu.md` has a table of and `cudnn-rnn-tf info` reads."""
 
 import re
 
+COLUMNS = (
+    *("GPU", "compute capability", "half types", "TF32", "float32 without TF32"),
+    "how it was tried",
+)
 # A name such as RTX 30 stands for the whole series; the card in parentheses has the row's numbers.
-TABLE = """\
-| GPU | compute capability | half types | TF32 | float32 without TF32 | how it was tried |
-|---|---|---|---|---|---|
-| T4 | 7.5 | float16: 640 | no | 384 | imitated |
-| RTX 20 (RTX 2080 Ti) | 7.5 | float16: 800 | no | 400 | compiled |
-| A100 | 8.0 | 1280 | 1248 | 1016 | imitated |
-| A30 | 8.0 | 1008 | 1152 | 768 | compiled |
-| A10 | 8.6 | 1024 | 1152 | 672 | compiled |
-| RTX 30 (RTX 3090) | 8.6 | 1024 | 1152 | 672 | compiled |
-| L4 | 8.9 | 928 | 928 | 672 | imitated |
-| L40S | 8.9 | 1280 | 1152 | 768 | compiled |
-| RTX 40 (RTX 4090) | 8.9 | 1024 | 1152 | 768 | imitated |
-| H100, H200 | 9.0 | 1792 | 1792 | 1152 | run |
-| B200 | 10.0 | 1728 | 1728 | 1184 | compiled |
-| B300 | 10.3 | 1728 | 1728 | 1184 | compiled |
-| RTX 50 (RTX 5090) | 12.0 | 1360 | 1360 | 768 | compiled |
-"""
+ROWS = (
+    ("T4", "7.5", "float16: 640", "no", "384", "imitated"),
+    ("RTX 20 (RTX 2080 Ti)", "7.5", "float16: 800", "no", "400", "compiled"),
+    ("A100", "8.0", "1280", "1248", "1016", "imitated"),
+    ("A30", "8.0", "1008", "1152", "768", "compiled"),
+    ("A10", "8.6", "1024", "1152", "672", "compiled"),
+    ("RTX 30 (RTX 3090)", "8.6", "1024", "1152", "672", "compiled"),
+    ("L4", "8.9", "928", "928", "672", "imitated"),
+    ("L40S", "8.9", "1280", "1152", "768", "compiled"),
+    ("RTX 40 (RTX 4090)", "8.9", "1024", "1152", "768", "imitated"),
+    ("H100, H200", "9.0", "1792", "1792", "1152", "run"),
+    ("B200", "10.0", "1728", "1728", "1184", "compiled"),
+    ("B300", "10.3", "1728", "1728", "1184", "compiled"),
+    ("RTX 50 (RTX 5090)", "12.0", "1360", "1360", "768", "compiled"),
+)
 
 
 def row_of(device_name: str, compute_capability: str) -> dict[str, str]:
@@ -29,9 +31,8 @@ def row_of(device_name: str, compute_capability: str) -> dict[str, str]:
         device_name: as TensorFlow names the GPU, such as "NVIDIA A100-SXM4-40GB".
         compute_capability: such as "8.0".
     """
-    titles, _, *rows = (line.strip("| ").split(" | ") for line in TABLE.splitlines())
-    for cells in rows:
-        row = dict(zip(titles, cells, strict=True))
+    for cells in ROWS:
+        row = dict(zip(COLUMNS, cells, strict=True))
         if row["compute capability"] == compute_capability and _is_named(row["GPU"], device_name):
             return row
     return {}

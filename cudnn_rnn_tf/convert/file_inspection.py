@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants
+from cudnn_rnn_tf import constants, messages
 from cudnn_rnn_tf._private_names import saved_model_pb2
 from cudnn_rnn_tf.contrib.checkpoint_format import CELL_NAMES
 from cudnn_rnn_tf.convert import (
@@ -48,7 +48,7 @@ def inspect_file(path: str | os.PathLike[str]) -> list[Network]:
         raise
     except Exception as error:
         # The libraries that read the formats may raise anything for a damaged file.
-        raise ValueError(f"cannot read {path}: {network.reason(error)}") from error
+        raise ValueError(f"cannot read {path}: {messages.reason(error)}") from error
 
 
 # PyTorch and ONNX.

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from cudnn_rnn_tf import constants
+from cudnn_rnn_tf import constants, messages
 from cudnn_rnn_tf.convert import (
     file_inspection,
     file_kinds,
@@ -87,10 +87,10 @@ def convert_file(
         # An OSError of HDF5's has no file name; it is about what is in the file.
         if error.filename is not None:
             raise
-        raise ValueError(f"cannot convert {source}: {network.reason(error)}") from error
+        raise ValueError(f"cannot convert {source}: {messages.reason(error)}") from error
     except Exception as error:
         # The libraries that read the formats may raise anything for a damaged file.
-        raise ValueError(f"cannot convert {source}: {network.reason(error)}") from error
+        raise ValueError(f"cannot convert {source}: {messages.reason(error)}") from error
     targets.write_whole(target, lambda path: _write(layer, states, path, stock_keras), force=force)
     where = str(source) if name is None else f"{source}, {name}"
     # Keras's own layers have one bias per gate, except for the GRU with reset_after.

@@ -11,7 +11,8 @@ from typing import Any, TypeGuard
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf.convert import model_memory, network
+from cudnn_rnn_tf import messages
+from cudnn_rnn_tf.convert import model_memory
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional
 from cudnn_rnn_tf.keras.layers import GRU, LSTM
 
@@ -163,7 +164,7 @@ class Translation:
                 )
         except Exception as error:  # The config is a stranger's, so any class may raise anything.
             # What is in a wrapper was reported already, under a name of its own.
-            self.problems.setdefault(name, f"{kind}: {network.reason(error)}")
+            self.problems.setdefault(name, f"{kind}: {messages.reason(error)}")
             return config
         return translated
 

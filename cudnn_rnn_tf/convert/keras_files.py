@@ -13,8 +13,9 @@ import h5py
 import keras
 import numpy as np
 
+from cudnn_rnn_tf import messages
 from cudnn_rnn_tf._private_names import keras_mask
-from cudnn_rnn_tf.convert import file_kinds, keras_arrays, model_memory, network, untrusted
+from cudnn_rnn_tf.convert import file_kinds, keras_arrays, model_memory, untrusted
 from cudnn_rnn_tf.convert.keras_configs import Translation, is_model, recurrent_in, valid_name
 from cudnn_rnn_tf.keras.copies import take_over_weights
 
@@ -170,7 +171,7 @@ def _damage_as_value_error(path: pathlib.Path) -> Iterator[None]:
         # An OSError of HDF5's has no file name; it is about what is in the file.
         if isinstance(error, OSError) and error.filename is not None:
             raise
-        raise ValueError(f"cannot load {path}: {network.reason(error)}") from error
+        raise ValueError(f"cannot load {path}: {messages.reason(error)}") from error
 
 
 def is_weights(path: pathlib.Path) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from cudnn_rnn_tf import constants
+from cudnn_rnn_tf import constants, messages
 from cudnn_rnn_tf.convert import keras_format, named_arrays, network, untrusted
 from cudnn_rnn_tf.convert.keras_configs import Translation, is_model
 from cudnn_rnn_tf.convert.keras_files import H5Model
@@ -152,7 +152,7 @@ def _refusal(config: dict[str, Any]) -> str:
     try:
         layer = keras.saving.deserialize_keras_object(_unbuilt(config), safe_mode=True)
     except Exception as error:  # The config is a stranger's, so any class may raise anything.
-        return network.reason(error)
+        return messages.reason(error)
     return keras_format.why_not(layer)
 
 

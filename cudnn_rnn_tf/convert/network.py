@@ -1,8 +1,5 @@
 """Represents a network as stacked NumPy arrays, which all formats are converted through."""
 
-import importlib
-import re
-import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,7 +24,6 @@ _BIAS_MODES = {
     (False, True): "single_recurrent",
     (True, True): "double",
 }
-_LONGEST_REASON = 400
 _T = TypeVar("_T")
 
 
@@ -49,38 +45,6 @@ class Network(NamedTuple):
 def direction(has_two: bool) -> str:
     """Returns what the package calls a network of two directions, or of one."""
     return "bidirectional" if has_two else "unidirectional"
-
-
-def load_package(name: str, install: str) -> types.ModuleType:
-    """Imports an optional package.
-
-    Raises:
-        ImportError: if it is not installed; it says how to.
-    """
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"{name.partition('.')[0]} is needed for this, but cannot be imported ({error}): "
-            f"pip install {install}"
-        ) from error
-
-
-def reason(error: Exception) -> str:
-    """Returns what an error says first, in one line, or the error's class if it has no message."""
-    text = str(error)
-    # Keras names a layer's call first, and puts what happened in it in bold letters.
-    if in_call := re.match(
-        r"Exception encountered when calling .*?\n\n\x1b\[1m(.*?)\x1b", text, re.S
-    ):
-        text = in_call[1]
-    # It shows the config that it could not make an object of before it says why.
-    text = text.rpartition("Exception encountered: ")[2]
-    text = re.sub(r"\x1b\[[0-9;]*m", "", text).strip()
-    # A paragraph that ends with a colon introduces the next one.
-    paragraph = re.match(r"(?:.+?:\n\s*\n)*.+?(?=\n\s*\n|$)", text, re.S)
-    line = " ".join(paragraph[0].split()).rstrip(" :") if paragraph else type(error).__name__
-    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]} …"
 
 
 def check_layer(layer: Any, target: str, **supported: Any) -> None:

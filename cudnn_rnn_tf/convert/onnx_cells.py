@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudnn_rnn_tf import constants
+from cudnn_rnn_tf import constants, messages
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.convert.onnx_tensors import Scope, input_of, operator
 from cudnn_rnn_tf.pseudo_layers import reorder
@@ -94,7 +94,7 @@ def cells_in(scope: Scope) -> Iterator[tuple[Any, Cell]]:
             cell = _lstm(scope, node) or _gru(scope, node)
         except ValueError as error:  # A weight cannot be read or computed.
             mode = constants.CUDNN_LSTM if node.op_type == _LSTM[0] else constants.CUDNN_GRU
-            yield node, Cell(mode, (), (), network.reason(error))
+            yield node, Cell(mode, (), (), messages.reason(error))
             continue
         # A loop that is written out has a cell for each step.
         if cell and cell.names not in seen:

@@ -15,7 +15,7 @@ import google.protobuf.message
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants
+from cudnn_rnn_tf import constants, messages
 from cudnn_rnn_tf.convert import network, onnx_graph, onnx_tensors, untrusted
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 from cudnn_rnn_tf.pseudo_layers import both_biases, reorder
@@ -190,7 +190,7 @@ def networks_in(model: Any) -> Iterator[tuple[Any, ...]]:
             mode, direction = found.rnn_mode, found.direction
         except ValueError as error:
             likely = _LIKELY_MODES.get(found.kind)
-            refusal = f"no: {network.reason(error)}"
+            refusal = f"no: {messages.reason(error)}"
             yield name, kind, likely, found.num_layers, None, None, None, None, refusal
             continue
         yield (
@@ -213,7 +213,7 @@ def _refusals(networks: Mapping[str, Any]) -> str:
         try:
             found.weights()
         except ValueError as error:
-            text += f"; {name!r} cannot be had: {network.reason(error)}"
+            text += f"; {name!r} cannot be had: {messages.reason(error)}"
     return text
 
 
@@ -270,7 +270,7 @@ def node_of(rnn_mode: str, weights: Sequence[network.PseudoLayer]) -> Node:
 
 
 def _load_onnx() -> types.ModuleType:
-    return network.load_package("onnx", "'cudnn_rnn_tf[onnx]'")
+    return messages.load_package("onnx", "'cudnn_rnn_tf[onnx]'")
 
 
 class _ModelWriter:

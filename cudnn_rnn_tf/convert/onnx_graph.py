@@ -60,10 +60,10 @@ class Graph(Scope):
         super().__init__(source, graph, outer)
         self._place = place
 
-    def networks(self) -> dict[str, "Network | onnx_cells.Cell"]:
+    def networks(self) -> dict[str, "NodeStack | onnx_cells.Cell"]:
         """Returns the networks in this graph and in its branches by name."""
-        found: dict[str, Network | onnx_cells.Cell] = {
-            self._place + name: Network(self, nodes) for name, nodes in self._stacks().items()
+        found: dict[str, NodeStack | onnx_cells.Cell] = {
+            self._place + name: NodeStack(self, nodes) for name, nodes in self._stacks().items()
         }
         for node, cell in onnx_cells.cells_in(self):
             name = self._place + (node.name or node.output[0])
@@ -383,7 +383,7 @@ class Graph(Scope):
             return ""
 
 
-class Network:
+class NodeStack:
     """A recurrent network: nodes of one kind, of which each reads what the one below it wrote."""
 
     def __init__(self, graph: Graph, nodes: list[Any]):

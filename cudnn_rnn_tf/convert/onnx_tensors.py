@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cudnn_rnn_tf.convert import network, untrusted
+from cudnn_rnn_tf import messages
+from cudnn_rnn_tf.convert import untrusted
 
 # The operators of which constants are computed: whatever exporters lead weights through. None of
 # them draws numbers, runs other graphs, or needs much more memory than its inputs and outputs.
@@ -62,7 +63,7 @@ class Source:
             return self.onnx.numpy_helper.to_array(tensor)
         except Exception as error:  # onnx raises various types.
             raise ValueError(
-                f"ONNX tensor {tensor.name!r} cannot be read: {network.reason(error)}"
+                f"ONNX tensor {tensor.name!r} cannot be read: {messages.reason(error)}"
             ) from error
 
     def _external_array(self, tensor: Any) -> np.ndarray:
@@ -117,7 +118,7 @@ class Source:
         except Exception as error:  # onnx raises various types.
             raise ValueError(
                 f"ONNX tensor {next(iter(node.output), '')!r} cannot be computed: "
-                f"{network.reason(error)}"
+                f"{messages.reason(error)}"
             ) from error
         return [np.asarray(result) for result in results]
 

@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from cudnn_rnn_tf import constants
+from cudnn_rnn_tf import constants, messages
 from cudnn_rnn_tf.config import DTYPES
 from cudnn_rnn_tf.convert import file_kinds, network, untrusted
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
@@ -182,7 +182,7 @@ def _read_safetensors(path: pathlib.Path) -> Mapping[str, Any]:
         raise
     except Exception as error:  # SafetensorError, and KeyError for a type NumPy lacks.
         raise ValueError(
-            f"{path} is no safetensors file of types that NumPy has: {network.reason(error)}"
+            f"{path} is no safetensors file of types that NumPy has: {messages.reason(error)}"
         ) from error
 
 
@@ -248,7 +248,7 @@ def _reason(error: Exception) -> str:
             "weights_only=False) reads one that you trust"
         )
     found = re.search(r"WeightsUnpickler error: (.*?)(?= Please use|\n|$)", str(error))
-    return found[1] if found else network.reason(error)
+    return found[1] if found else messages.reason(error)
 
 
 def write_state_dict(parameters: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
@@ -258,7 +258,7 @@ def write_state_dict(parameters: Mapping[str, np.ndarray], path: pathlib.Path) -
         try:
             safetensors.numpy.save_file(dict(parameters), path)
         except Exception as error:  # Of a full disk, it raises an error of its own class.
-            raise OSError(network.reason(error)) from error
+            raise OSError(messages.reason(error)) from error
         return
     torch = _load_torch()
     torch.save({key: _to_tensor(torch, value) for key, value in parameters.items()}, path)
@@ -323,12 +323,12 @@ def _with_lengths(g: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _load_torch() -> types.ModuleType:
-    return network.load_package("torch", "torch")
+    return messages.load_package("torch", "torch")
 
 
 def _load_safetensors() -> types.ModuleType:
-    network.load_package("safetensors.numpy", "'cudnn_rnn_tf[safetensors]'")
-    return network.load_package("safetensors", "'cudnn_rnn_tf[safetensors]'")
+    messages.load_package("safetensors.numpy", "'cudnn_rnn_tf[safetensors]'")
+    return messages.load_package("safetensors", "'cudnn_rnn_tf[safetensors]'")
 
 
 def _module(source: Any, name: str | None) -> Any:

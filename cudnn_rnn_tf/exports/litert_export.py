@@ -8,8 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import ops
-from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf import messages, ops
 from cudnn_rnn_tf.exports import portable, targets
 from cudnn_rnn_tf.keras.export_copies import export_copy, input_signature_of
 
@@ -64,7 +63,7 @@ def export_litert(
         except Exception as error:  # The converter raises a type of its own.
             raise ValueError(
                 f"model {model.name!r} has what the converter to LiteRT does not know: "
-                f"{network.reason(error)}"
+                f"{messages.reason(error)}"
             ) from error
     targets.write_whole(target, lambda partial: partial.write_bytes(content))
 

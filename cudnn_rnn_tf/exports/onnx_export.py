@@ -15,10 +15,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants, ops
+from cudnn_rnn_tf import constants, messages, ops
 from cudnn_rnn_tf._private_names import layers_in
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.convert import network, onnx_format
+from cudnn_rnn_tf.convert import onnx_format
 from cudnn_rnn_tf.exports import targets
 from cudnn_rnn_tf.keras.export_copies import (
     export_copy,
@@ -66,7 +66,7 @@ def export_onnx(
         ImportError: if the packages onnx or tf2onnx are not installed.
     """
     target = targets.check(path, ".onnx")
-    onnx = network.load_package("onnx", "'cudnn_rnn_tf[onnx]'")
+    onnx = messages.load_package("onnx", "'cudnn_rnn_tf[onnx]'")
     register_handler()
     with export_copy(model, is_float32=True) as copy:
         signature = input_signature or input_signature_of(copy)
@@ -89,7 +89,7 @@ def export_onnx(
             except onnx.checker.ValidationError as error:
                 raise ValueError(
                     f"model {model.name!r} has what the exporter to ONNX does not know: "
-                    f"{network.reason(error)}"
+                    f"{messages.reason(error)}"
                 ) from error
             _check_runs(onnx, onnx.load(partial, load_external_data=False).graph, model.name)
 
@@ -142,7 +142,7 @@ def register_handler() -> None:
     Raises:
         ImportError: if tf2onnx is not installed.
     """
-    handler = network.load_package("tf2onnx.handler", "'cudnn_rnn_tf[onnx]'")
+    handler = messages.load_package("tf2onnx.handler", "'cudnn_rnn_tf[onnx]'")
     handler.tf_op.register_handler(_handle, 13, [_OP], "", {})
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf import messages
 
 _HIDDEN = ".cudnn_rnn_tf."
 # What names of files of other formats end in, which no SavedModel's folder is to have.
@@ -82,7 +82,7 @@ def write_whole(
     except FileExistsError:
         raise
     except (OSError, RuntimeError, tf.errors.OpError) as error:  # PyTorch raises the second.
-        text = network.reason(OSError(str(error).replace(str(partial), str(target))))
+        text = messages.reason(OSError(str(error).replace(str(partial), str(target))))
         if isinstance(error, OSError) and _HIDDEN in str(error.filename):
             text = str(error.strerror)
         already_said = f"cannot write {target}: "

@@ -5,9 +5,6 @@ import inspect
 from typing import Any, TypeVar
 
 import numpy as np
-import tensorflow as tf
-
-from cudnn_rnn_tf import _private_names
 
 _DROP_IN = "the layers of cudnn_rnn_tf.keras have it"
 _NOTHING = "leave it out"
@@ -15,10 +12,6 @@ _ACTIVATION = (
     f"{_NOTHING} for tanh; the class CudnnRNNRelu has ReLU; for other activations, {_DROP_IN}"
 )
 _DIRECTION = 'write direction="bidirectional"'
-_USE_KERAS = (
-    "make the model with `import keras`, or unset the environment variable TF_USE_LEGACY_KERAS, "
-    "which makes tf.keras mean tf_keras"
-)
 # Maps arguments of Keras's or PyTorch's layers to what to write in their place.
 _INSTEAD = {
     "units": "write num_layers=1, num_units=…",
@@ -88,23 +81,4 @@ class ChecksKeywords:
                 f"and num_units={num_units}: write {name}({num_units}, {num_layers}) for "
                 f"{num_units} layers of {num_layers} units, or {name}(num_layers={num_layers}, "
                 f"num_units={num_units}) if so many layers are meant"
-            )
-
-
-def check_tensors(*values: Any) -> None:
-    """Raises TypeError for a symbolic tensor of `tf_keras`, and in a call of its layers.
-
-    `tf_keras` would turn the operations on such a tensor into a lambda layer, and in a call of its
-    own layers it does not track weights of other layers. Either way, the weights would never train.
-    """
-    if _private_names.is_in_call_of_tf_keras():
-        raise TypeError(
-            "this package's layers are Keras 3 layers, but one was called in a layer or model of "
-            f"tf_keras: {_USE_KERAS}"
-        )
-    for value in tf.nest.flatten(values):
-        if type(value).__module__.partition(".")[0] == "tf_keras":
-            raise TypeError(
-                "this package's layers are Keras 3 layers and need Keras 3 tensors, but received "
-                f"{type(value).__name__} of tf_keras: {_USE_KERAS}"
             )

@@ -11,8 +11,8 @@ import tensorflow as tf
 from cudnn_rnn_tf import _private_names, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.keras.registration import signed
-from cudnn_rnn_tf.layers import buffer_parts, opaque_kernel
-from cudnn_rnn_tf.layers.foreign_arguments import ChecksKeywords, check_tensors
+from cudnn_rnn_tf.layers import buffer_parts, opaque_kernel, tf_keras
+from cudnn_rnn_tf.layers.foreign_arguments import ChecksKeywords
 from cudnn_rnn_tf.layers.layer_weights import HasOpaqueKernel
 from cudnn_rnn_tf.lengths_and_masks import (
     HOW_TO_MAKE_RAGGED,
@@ -330,7 +330,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         training: bool | None = None,
         inputs_mask: Any = None,
     ) -> Any:
-        check_tensors(inputs, initial_state)
+        tf_keras.check_tensors(inputs, initial_state)
         if sequence_lengths is None:
             mask = inputs_mask if mask is None else mask
         elif mask is _private_names.keras_mask(inputs):
@@ -457,7 +457,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         self, inputs: Any, initial_state: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         # Symbolic tensors must be checked here, since `call` runs later or not at all.
-        check_tensors(inputs, initial_state)
+        tf_keras.check_tensors(inputs, initial_state)
         if initial_state is not None:
             states = initial_state if isinstance(initial_state, (list, tuple)) else [initial_state]
             batch_size = inputs.shape[1 if self.time_major else 0]

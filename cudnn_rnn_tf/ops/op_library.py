@@ -1,20 +1,17 @@
 """Loads the compiled TensorFlow ops from the library for the version that is imported."""
 
 import ctypes
-import functools
 import importlib.metadata
 import json
 import pathlib
-import re
 import shlex
 import types
 import urllib.parse
-from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
 from cudnn_rnn_tf import native
+from cudnn_rnn_tf.ops.plain_errors import with_plain_errors
 
 
 def find(tensorflow: str) -> pathlib.Path:
@@ -101,30 +98,9 @@ def load() -> types.ModuleType:
         ) from error
 
 
-# Where TensorFlow runs an op by itself, it puts the names of a function around it and of the op
-# before and behind the kernel's message.
-_ADDED = re.compile(r"^\{\{function_node __wrapped__\S*\}\} | \[Op:\S+\](?: name: .*)?$")
-
-
-def _with_plain_errors(op: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns an op whose errors say what its kernel says, where it runs outside of a graph."""
-
-    # AutoGraph cannot convert an op, and would warn of it. This takes over the decorator's mark,
-    # but not the context that it enters in each call.
-    @functools.wraps(tf.autograph.experimental.do_not_convert(op))
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return op(*args, **kwargs)
-        except tf.errors.OpError as error:
-            message = _ADDED.sub("", error.message)
-            raise type(error)(error.node_def, error.op, message) from None
-
-    return call
-
-
 def _public_ops(module: types.ModuleType) -> types.SimpleNamespace:
     ops = {name: op for name, op in vars(module).items() if name.startswith("cudnn_rnn_tf_")}
-    return types.SimpleNamespace(**{name: _with_plain_errors(op) for name, op in ops.items()})
+    return types.SimpleNamespace(**{name: with_plain_errors(op) for name, op in ops.items()})
 
 
 def _load_for_xla() -> str:
