@@ -98,7 +98,6 @@ def run(
     engine: str = "steps",
     seed: np.ndarray | None = None,
     other_layout: tuple[int, int] = (0, 0),
-    has_compiler: bool = True,
 ) -> random_configs.Results:
     config = case.config
     numbers = [
@@ -106,7 +105,7 @@ def run(
         *(config.num_proj, config.input_mode == "skip_input", DIRECTIONS.index(config.direction)),
         *(BIAS_MODES.index(config.bias_mode), DTYPES.index(dtype), case.max_time),
         *(case.batch_size, case.time_major, case.is_training, allow_tf32, lengths_on_device),
-        *(ENGINES.index(engine), *other_layout, has_compiler),
+        *(ENGINES.index(engine), *other_layout),
     ]
     rates = [config.dropout, config.recurrent_dropout, config.cell_clip]
     padding = padding_of(case)
@@ -311,7 +310,6 @@ def test_passes_of_cudnn_agree_with_the_reference(case, dtype, network, kernels)
         if reference_run.margin > 1e-5:
             break
     options = {"allow_tf32": case.index % 2 == 0, "engine": "cudnn", "seed": seed}
-    options["has_compiler"] = case.index % 5 > 0
     library = kernels(case.config.rnn_mode, dtype)
     results = run(network, library, case, data, dtype, **options)
     for name, error in of_passes(case, random_configs.errors(results, expected, dtype)).items():
@@ -347,7 +345,7 @@ def of_resident(case: random_configs.Case, dtype: str) -> random_configs.Case:
 @pytest.mark.parametrize("case", random_configs.mostly_slow(OF_CUDNN), ids=str)
 def test_resident_agrees_with_the_reference(case, dtype, network, kernels):
     case = of_resident(case, dtype)
-    check_resident(case, dtype, network, kernels, has_compiler=case.index % 5 > 0)
+    check_resident(case, dtype, network, kernels)
 
 
 def check_resident(case, dtype, network, kernels, **options) -> None:

@@ -30,8 +30,7 @@ class GpuBackend : public RnnBackend {
                      const RnnBackwardBuffers& buffers) override;
   RnnStatus Copy(const void* from, void* to, size_t bytes) override;
   RnnStatus SetZero(void* to, size_t bytes) override;
-  // If the device has no kernel for one of these, as without CUDA's compiler,
-  // the host does the same, with a warning, and waits for the device.
+  // These need CUDA's compiler.
   RnnStatus ReadMask(const RnnMask& mask, const MaskedSteps& found) override;
   RnnStatus MoveSteps(const StepMove& move) override;
   RnnStatus MoveKerasTensors(const KerasLayout& layout, size_t item_bytes,

@@ -1,15 +1,12 @@
 // GpuBackend moves the weights of Keras's layers here.
-#include "kernels/cpu/keras_tensors.h"
-
-#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/gpu_backend.h"
-#include "kernels/gpu/host_copy.h"
 #include "kernels/gpu/keras_tensors_arguments.h"
+#include "kernels/keras_layout.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -62,37 +59,14 @@ RnnStatus Enqueue(CUstream stream, const KerasLayout& layout, size_t item_bytes,
   return launch();
 }
 
-RnnStatus MoveOnHost(CUstream stream, const KerasLayout& layout,
-                     size_t item_bytes, bool to_params,
-                     const std::vector<void*>& tensors, void* params) {
-  const HostCopy<char> buffer(layout.size() * item_bytes);
-  if (!to_params) CRNN_RETURN_IF_ERROR(buffer.Fetch(stream, params));
-  auto tensor = tensors.begin();
-  for (const auto* const places : {&layout.weights(), &layout.biases()}) {
-    for (const KerasTensor& place : *places) {
-      const HostCopy<char> copy(place.size() * item_bytes);
-      if (to_params) CRNN_RETURN_IF_ERROR(copy.Fetch(stream, *tensor));
-      MoveKerasTensor(place, item_bytes, to_params, copy.items(),
-                      buffer.items(), Threads());
-      if (!to_params) CRNN_RETURN_IF_ERROR(copy.Store(stream, *tensor));
-      ++tensor;
-    }
-  }
-  return to_params ? buffer.Store(stream, params) : RnnStatus();
-}
-
 }  // namespace
 
 RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout& layout,
                                        size_t item_bytes, bool to_params,
                                        const std::vector<void*>& tensors,
                                        void* params) {
-  const auto by = [&](const auto& move) {
-    return [&](CUstream stream) {
-      return move(stream, layout, item_bytes, to_params, tensors, params);
-    };
-  };
-  return ByKernelOrOnHost(resources_, by(Enqueue), by(MoveOnHost));
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
+  return Enqueue(stream(), layout, item_bytes, to_params, tensors, params);
 }
 
 }  // namespace cudnn_rnn_tf

@@ -60,7 +60,6 @@ namespace cudnn_rnn_tf {
   F(cuLibraryGetKernel)                          \
   F(cuLibraryLoadData)                           \
   F(cuMemcpyDtoHAsync)                           \
-  F(cuMemcpyHtoDAsync)                           \
   F(cuMemcpy2DAsync)                             \
   F(cuMemcpyDtoDAsync)                           \
   F(cuMemsetD8Async)                             \

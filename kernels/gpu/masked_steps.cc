@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/cpu/masked_steps.h"
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/gpu_backend.h"
-#include "kernels/gpu/host_copy.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -75,52 +73,16 @@ RnnStatus EnqueueMoveSteps(CUstream stream, const StepMove& move) {
                 move.steps, move.from, move.to);
 }
 
-RnnStatus ReadMaskOnHost(CUstream stream, const RnnMask& mask,
-                         const MaskedSteps& found) {
-  const int64_t steps = mask.max_time * mask.batch_size;
-  const HostCopy<bool> values(mask.is_shared ? mask.max_time : steps);
-  const HostCopy<int64_t> lengths(mask.batch_size), places(steps), order(steps);
-  CRNN_RETURN_IF_ERROR(values.Fetch(stream, mask.values));
-  RnnMask on_host = mask;
-  on_host.values = values.items();
-  cpu::ReadMask(on_host, {lengths.items(), places.items(), order.items()});
-  CRNN_RETURN_IF_ERROR(lengths.Store(stream, found.lengths));
-  CRNN_RETURN_IF_ERROR(places.Store(stream, found.places));
-  return order.Store(stream, found.steps);
-}
-
-RnnStatus MoveStepsOnHost(CUstream stream, const StepMove& move) {
-  const int64_t steps = move.max_time * move.batch_size;
-  const int64_t bytes =
-      steps * move.width * static_cast<int64_t>(SizeOf(move.dtype));
-  const HostCopy<char> from(bytes), to(bytes);
-  const HostCopy<int64_t> places(steps), order(steps);
-  CRNN_RETURN_IF_ERROR(from.Fetch(stream, static_cast<const char*>(move.from)));
-  CRNN_RETURN_IF_ERROR(places.Fetch(stream, move.places));
-  CRNN_RETURN_IF_ERROR(order.Fetch(stream, move.steps));
-  StepMove on_host = move;
-  on_host.from = from.items();
-  on_host.to = to.items();
-  on_host.places = places.items();
-  on_host.steps = order.items();
-  cpu::MoveSteps(on_host, 0, move.batch_size);
-  return to.Store(stream, move.to);
-}
-
 }  // namespace
 
 RnnStatus GpuBackend::ReadMask(const RnnMask& mask, const MaskedSteps& found) {
-  return ByKernelOrOnHost(
-      resources_,
-      [&](CUstream stream) { return EnqueueReadMask(stream, mask, found); },
-      [&](CUstream stream) { return ReadMaskOnHost(stream, mask, found); });
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
+  return EnqueueReadMask(stream(), mask, found);
 }
 
 RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
-  return ByKernelOrOnHost(
-      resources_,
-      [&](CUstream stream) { return EnqueueMoveSteps(stream, move); },
-      [&](CUstream stream) { return MoveStepsOnHost(stream, move); });
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
+  return EnqueueMoveSteps(stream(), move);
 }
 
 }  // namespace cudnn_rnn_tf

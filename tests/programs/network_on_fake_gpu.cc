@@ -25,7 +25,6 @@ namespace {
 
 // The function of the library in use.
 bool (*run_kernel)(const char*, const unsigned int*, void**);
-bool has_compiler;
 
 // Memory of exactly the size that was asked for, full of NaN.
 class Memory {
@@ -105,9 +104,6 @@ RnnStatus CompileKernel(const std::string&, const std::string& entry,
                         CUkernel* kernel) {
   static std::set<std::string> names;
   const bool transposes = entry == "transpose";
-  if (transposes && !has_compiler) {
-    return {RnnStatus::Code::kFailedPrecondition, "no NVRTC"};
-  }
   *kernel = reinterpret_cast<CUkernel>(const_cast<char*>(
       names.insert(transposes ? entry + macros[0] : entry).first->c_str()));
   return {};
@@ -136,9 +132,9 @@ extern "C" const char* persistent_error(int64_t num_units, int64_t max_time) {
 // cuDNN or, in inference, `resident`. `numbers` and `rates` are, in this order,
 // the fields of RnnSpec and RnnProblem that the function reads, between which
 // are the engine's number and whether lengths are int64 in the device's memory
-// instead of int32 in the host's, how cuDNN's layout of parameters differs, and
-// whether there is a compiler for transpositions. `name` is that of a library
-// with kernels. Returns an empty string or an error.
+// instead of int32 in the host's, and how cuDNN's layout of parameters differs.
+// `name` is that of a library with kernels. Returns an empty string or an
+// error.
 extern "C" const char* run_network(const char* name, const int64_t* numbers,
                                    const float* rates, const void* lengths,
                                    const uint64_t* seed, void** tensors) {
@@ -169,7 +165,6 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   const int64_t engine = *numbers++;
   num_more_params = static_cast<int>(*numbers++);
   num_before_biases = static_cast<int>(*numbers++);
-  has_compiler = *numbers++ != 0;
   problem.has_sequence_lengths = lengths != nullptr;
   spec.dropout = *rates++;
   spec.recurrent_dropout = *rates++;
