@@ -38,7 +38,6 @@ def ours(
     row: Row,
     draws: Sequence[Any] = (None,),
     algorithm: str = "auto",
-    call: Callable[..., Any] | None = None,
     **options: Any,
 ) -> StepFunction:
     """Makes a step of this package's layer.
@@ -47,15 +46,12 @@ def ours(
         row: The network and its data.
         draws: Lengths, masks (of booleans), or `None`s for sequences of full length.
         algorithm: The layer's option.
-        call: Calls the layer, `call(layer, inputs, draw, training)`; by default, as `draws` say.
         options: Those of `tensorflow_steps.step_of`.
     """
     allow_tf32(row)
     layer = layer_of(row, algorithm)
 
     def run(inputs: Any, draw: Any, training: bool) -> Any:
-        if call is not None:
-            return call(layer, inputs, draw, training)
         is_mask = draw is not None and draw.dtype == "bool"
         name = "mask" if is_mask else "sequence_lengths"
         return layer(inputs, training=training, **{name: draw})
@@ -119,9 +115,7 @@ def host_lengths(row: Row) -> list[Any]:
         return [tf.constant(lengths, tf.int32) for lengths in draw_lengths(row)]
 
 
-def of_torch(
-    row: Row, draws: Sequence[np.ndarray] | None, batch_first: bool = True
-) -> StepFunction:
+def of_torch(row: Row, draws: Sequence[np.ndarray] | None) -> StepFunction:
     """Makes a step of PyTorch's layer, which packs its sequences in each step.
 
     PyTorch has no bound of cell states, so its LSTM runs without one.
@@ -129,7 +123,6 @@ def of_torch(
     Args:
         row: The network and its data.
         draws: Lists of lengths, which take turns; None for sequences that are read to their end.
-        batch_first: The order of the data.
     """
     import torch
     from torch.nn.utils.rnn import pack_padded_sequence
@@ -142,14 +135,14 @@ def of_torch(
         *(row.input_size, row.units, row.layers),
         bias=row.has_bias,
         bidirectional=row.directions == 2,
-        batch_first=batch_first,
+        batch_first=True,
         **({"proj_size": row.projection} if row.projection else {}),
     )
     device = torch_device()
     network = network.to(device, dtype)
     network.flatten_parameters()
     network.train(row.training)
-    shape = (row.batch, row.time) if batch_first else (row.time, row.batch)
+    shape = (row.batch, row.time)
     inputs = torch.randn(*shape, row.input_size, device=device, dtype=dtype)
     inputs.requires_grad_(row.training)
     size = row.outputs
@@ -160,7 +153,7 @@ def of_torch(
         data, gradient = inputs, d_outputs
         if lengths:
             data = pack_padded_sequence(
-                *(inputs, lengths[index % len(lengths)], batch_first), enforce_sorted=False
+                *(inputs, lengths[index % len(lengths)], True), enforce_sorted=False
             )
         with torch.set_grad_enabled(row.training):
             outputs, _ = network(data)

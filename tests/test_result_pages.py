@@ -14,7 +14,6 @@ import tensorflow as tf
 from benchmarks import (
     gallery,
     gpu_fit,
-    gpu_lengths_page,
     gpu_rule,
     gpu_tests,
     model_list,
@@ -24,14 +23,12 @@ from benchmarks import (
     tensorflow_steps,
     timing,
 )
-from benchmarks.rows import ROWS, STEP_ROWS, Row
+from benchmarks.rows import Row
 
 RESULTS = pages.RESULTS
 
 
 def test_pages_are_those_of_the_data_in_the_repository():
-    lengths = gpu_lengths_page.page(*gpu_lengths_page.read(RESULTS / "gpu_lengths"), "gpu_lengths")
-    assert (RESULTS / "gpu_lengths.md").read_text() == lengths
     for module in (models_page, gpu_rule, gpu_tests, gpu_fit):
         for data in RESULTS.glob(f"{module.__name__.split('.')[1].removesuffix('_page')}.jsonl"):
             assert data.with_suffix(".md").read_text() == module.page(data)
@@ -46,28 +43,6 @@ def test_pages_are_those_of_the_data_in_the_repository():
     assert f"\n\n{table}\n" in (RESULTS.parents[1] / "docs/gallery.md").read_text()
 
 
-def page_of_lengths() -> str:
-    """A page of made-up times.
-
-    Keras takes twice as long as this package, PyTorch three times, and this package's cuDNN path
-    four times. In the last row, which is one of inference, Keras is faster.
-    """
-    times = {}
-    for row in ROWS:
-        for variant in ("mask", "lengths", "full", "cudnn"):
-            faster = row == ROWS[-1] and variant in ("mask", "full")
-            times["cudnn_rnn_tf", str(row), variant] = 6.0 if "cudnn" in variant else 1.5
-            times["keras", str(row), variant] = 0.75 if faster else 3.0
-            times["torch", str(row), variant] = 4.5
-    rows = [str(row) for row in ROWS]
-    systems = {
-        "cudnn_rnn_tf": dict.fromkeys(rows, "GPU 2 × one"),
-        "keras": dict.fromkeys(rows, "GPU two"),
-        "torch": {rows[0]: "GPU three", **dict.fromkeys(rows[1:], "GPU four")},
-    }
-    return gpu_lengths_page.page(times, systems, "name")
-
-
 def tables(page: str) -> list[list[list[str]]]:
     """Returns the cells of each table, with its titles first."""
     found = re.findall(r"^\|.*\n\|---.*\n(?:\|.*\n?)*", page, re.MULTILINE)
@@ -77,39 +52,11 @@ def tables(page: str) -> list[list[list[str]]]:
     ]
 
 
-def column(table: list[list[str]], title: str) -> list[str]:
-    index = table[0].index(title)
-    return [row[index] for row in table[1:]]
-
-
-def test_page_of_lengths():
-    page = page_of_lengths()
-    assert all("as Keras" in table[0] for table in tables(page))
-    for table in tables(page):  # Rows that gain the least come first.
-        ratios = [float(cell) for cell in column(table, "as Keras") if cell != "–"]
-        assert ratios == sorted(ratios)
-    training, training_full, inference, inference_full = tables(page)
-    assert training[1][1:] == ["2.0", "3.0", "1.500", "1.500", "3.000", "4.500"]
-    assert training_full[1][1:] == ["2.0", "3.0", "4.0", "1.500", "3.000", "4.500", "6.000"]
-    assert [column(table, "as Keras")[0] for table in (inference, inference_full)] == ["0.5", "0.5"]
-    assert "## Different lengths where no persistent kernel fits" not in page  # None was timed.
-    times = {
-        ("cudnn_rnn_tf", str(row), variant): milliseconds + index / 100
-        for index, row in enumerate(STEP_ROWS)
-        for variant, milliseconds in (("mask", 3.0), ("lengths", 2.4), ("cudnn", 2.0))
-    }
-    (table,) = tables(gpu_lengths_page._steps_table(times))
-    ratios = column(table, "lengths over full length")
-    assert ratios[0] == "1.20" and ratios == sorted(ratios, reverse=True)
-    assert len(table) == 1 + len(STEP_ROWS)
-
-
-@pytest.mark.parametrize("name", ["gpu_lengths", "gpu_older", "gpu_doors"])
-def test_plots_name_the_networks_of_the_pages(name):
+def test_plots_name_the_networks_of_the_pages():
     """The first table of networks is drawn."""
-    page = (RESULTS / f"{name}.md").read_text()
+    page = (RESULTS / "gpu_doors.md").read_text()
     rows = next(table[1:] for table in tables(page) if table[0][0] == "network")
-    text = (RESULTS / f"{name}.svg").read_text()
+    text = (RESULTS / "gpu_doors.svg").read_text()
     assert len(text) < 60_000
     for row in rows:
         assert f">{row[0]}</text>" in text
@@ -183,7 +130,7 @@ def test_a_model_is_measured_by_each_system(monkeypatch):
         for line in models.measure(model._replace(row=row), system)
     }
     ways = [("cudnn_rnn_tf", "layer"), ("torch", "packed"), ("torch", "padded")]
-    ways += [("keras", "cuDNN"), ("keras", "compiled")]
+    ways += [("keras", "cuDNN")]
     assert found == {(*way, training): models.SAMPLES for way in ways for training in (True, False)}
 
 
