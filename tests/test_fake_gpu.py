@@ -47,10 +47,10 @@ def test_program(tmp_path, program, seeds, sources):
     assert output_of(executable, str(seeds)) == f"{seeds} seeds passed\n"
 
 
-def test_borders_of_rule(tmp_path):
-    """The rule is what was measured, so its borders are where the guide and its comments say."""
+def test_rule_of_random_networks(tmp_path):
+    """What the rule names can run; how fast it is, the next test asks."""
     sources = ["kernels/gpu/algorithm_rule.cc", "kernels/rnn_spec.cc"]
-    executable = compiled(tmp_path, "borders_of_rule", sources)
+    executable = compiled(tmp_path, "rule_of_random_networks", sources)
     assert output_of(executable) == "well\n"
 
 

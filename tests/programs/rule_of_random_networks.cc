@@ -1,0 +1,142 @@
+// Asks the rule about random networks, and checks what must hold whatever its
+// limits are: what it names can run the network, wishes are kept, and its
+// estimate of cuDNN's time grows with the work.
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/gpu/algorithm_rule.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+std::mt19937 generator;
+
+int64_t Draw(int64_t least, int64_t most) {
+  return least + static_cast<int64_t>(generator() % (most - least + 1));
+}
+
+void Check(bool holds, const std::string& what) {
+  if (holds) return;
+  std::printf("failed: %s\n", what.c_str());
+  std::exit(1);
+}
+
+RnnProblem DrawProblem() {
+  RnnProblem problem;
+  problem.spec.rnn_mode = Draw(0, 3) > 0 ? RnnMode::kLstm : RnnMode::kGru;
+  problem.spec.num_units = 16 * Draw(1, 128) + Draw(0, 1);
+  if (Draw(0, 3) == 0) problem.spec.direction = Direction::kBidirectional;
+  problem.batch_size = Draw(0, 1) == 1 ? Draw(1, 12) : Draw(1, 600);
+  problem.dtype = static_cast<RnnDataType>(Draw(0, 3));
+  problem.is_training = Draw(0, 1) == 1;
+  problem.has_sequence_lengths = Draw(0, 3) == 0;
+  problem.is_aligned = Draw(0, 3) > 0;
+  if (Draw(0, 7) == 0) problem.spec.recurrent_dropout = 0.5f;
+  return problem;
+}
+
+bool MayRun(const GpuChoice& choice, const RnnProblem& problem,
+            bool allow_tf32) {
+  const bool is_tensor = problem.dtype == RnnDataType::kFloat16 ||
+                         (problem.dtype == RnnDataType::kFloat32 && allow_tf32);
+  switch (choice.engine) {
+    case GpuEngine::kResident:
+      return !problem.is_training && !problem.has_sequence_lengths &&
+             problem.batch_size <= 8 && problem.is_aligned;
+    case GpuEngine::kCudnn:
+      // The activations of cuDNN's persistent algorithms are inexact.
+      return !problem.has_recurrent_dropout() &&
+             (choice.algorithm == CudnnAlgorithm::kStandard ||
+              (is_tensor && !problem.has_sequence_lengths &&
+               (choice.algorithm != CudnnAlgorithm::kPersistStaticSmallH ||
+                problem.spec.num_units <= 128)));
+    case GpuEngine::kSteps:
+      return MayBeSteps(problem);
+    case GpuEngine::kKernels:
+      return true;
+  }
+  return false;
+}
+
+void CheckRule(unsigned seed) {
+  generator.seed(seed);
+  RnnProblem problem = DrawProblem();
+  const std::string what = "network " + std::to_string(seed);
+  const bool allow_tf32 = Draw(0, 1) == 1;
+  const DeviceLimits& gpu = kKnownGpus[seed % std::size(kKnownGpus)].limits;
+  KernelEstimate kernels;
+  kernels.runs = Draw(0, 1) == 1;
+  kernels.cycles = 1e3 * Draw(1, 200);
+
+  std::vector<GpuChoice> choices;
+  Check(Choices(problem, allow_tf32, gpu, kernels, &choices).ok(), what);
+  for (const GpuChoice& choice : choices) {
+    Check(MayRun(choice, problem, allow_tf32), what + " cannot run so");
+  }
+  // The last choice runs what those before it turn out not to support.
+  if (!problem.has_recurrent_dropout()) {
+    Check(choices.back() == GpuChoice(), what + " ends with standard");
+  }
+  const bool is_slow =
+      IsForWholeBatches(problem, allow_tf32, gpu, kernels.cycles);
+  const bool is_first = choices[0].engine == GpuEngine::kKernels;
+  if (!problem.has_recurrent_dropout()) {
+    Check(is_first == (kernels.runs && !is_slow), what + ", its kernels");
+  }
+  Check(!is_slow ||
+            IsForWholeBatches(problem, allow_tf32, gpu, 2.0 * kernels.cycles),
+        what + ": slower kernels are no better");
+
+  // A wish has no substitute.
+  for (const RnnAlgorithm wish :
+       {RnnAlgorithm::kResident, RnnAlgorithm::kStandard,
+        RnnAlgorithm::kPersistStatic, RnnAlgorithm::kPersistStaticSmallH}) {
+    RnnProblem pinned = problem;
+    pinned.algorithm = wish;
+    choices.clear();
+    const bool is_ok = Choices(pinned, allow_tf32, gpu, kernels, &choices).ok();
+    Check(is_ok == !problem.has_recurrent_dropout(), what + ", a wish");
+    Check(!is_ok || (choices.size() == 1 && WishOf(choices[0]) == wish),
+          what + ", a substitute");
+  }
+
+  const double cycles = CyclesOfCudnn(problem, allow_tf32, gpu);
+  RnnProblem more = problem;
+  more.has_sequence_lengths = problem.has_sequence_lengths = true;  // standard
+  switch (Draw(0, 2)) {
+    case 0:
+      more.spec.num_units *= 2;
+      break;
+    case 1:
+      more.batch_size *= 64;
+      break;
+    default:
+      more.is_training = true;
+      problem.is_training = false;
+  }
+  Check(cycles > 0.0 && CyclesOfCudnn(more, allow_tf32, gpu) >
+                            CyclesOfCudnn(problem, allow_tf32, gpu),
+        what + ": more work takes longer");
+}
+
+// A choice and its number belong together.
+void CheckNumbers() {
+  GpuChoice choice;
+  Check(!ChoiceOf(0, &choice), "no choice");
+  int count = 0;
+  while (ChoiceOf(count + 1, &choice)) Check(NumberOf(choice) == ++count, "it");
+  Check(count == 7, "seven choices");
+}
+
+}  // namespace
+}  // namespace cudnn_rnn_tf
+
+int main() {
+  cudnn_rnn_tf::CheckNumbers();
+  for (unsigned seed = 0; seed < 20000; ++seed) cudnn_rnn_tf::CheckRule(seed);
+  std::printf("well\n");
+}
