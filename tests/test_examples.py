@@ -37,14 +37,6 @@ def test_variable_lengths(v2_behavior):
     assert float(re.search(r"between op and cells: (\S+)", printed)[1]) < 1e-5
 
 
-def test_float16_bidirectional():
-    printed = run("float16_bidirectional.py", "--steps=150")
-    assert "computed in float16 with ['float32', 'float32']" in printed
-    # Always answering zero would give an error of about 2/3, the variance of a sum of two numbers
-    # from [-1, 1].
-    assert float(re.search(r"last: squared error (\S+)", printed)[1]) < 0.1
-
-
 def test_tag_source(tmp_path):
     picture = tmp_path / "made" / "tags.png"
     printed = run("tag_source.py", "--lines=3000", f"--output={picture}")

@@ -1,4 +1,4 @@
-"""Gives `from_onnx` the random graphs of `test_convert_onnx_random.py`, as many as there is time for.
+"""Gives `from_onnx` the random graphs of `test_convert_onnx_random.py`, as many as time allows.
 
 A graph without a flaw must be taken, and its layer compute what ONNX Runtime does; one with a flaw
 must be refused.
