@@ -1,10 +1,8 @@
 """`convert_file` and `python -m cudnn_rnn_tf convert`."""
 
 import itertools
-import re
 import sys
 
-import fresh_process
 import keras
 import numpy as np
 import pytest
@@ -183,21 +181,6 @@ def test_nothing_half_written_stays(tmp_path, monkeypatch):
         convert.convert_file(tmp_path / "m.pt", tmp_path / "m.onnx", force=True)
     assert (tmp_path / "m.onnx").read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.pt"]
-
-
-@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".keras", ".onnx"])
-def test_a_full_disk(suffix, tmp_path):
-    """A limit on the sizes of files takes the place of the disk's size."""
-    write(randomize(make("lstm", 1, 32), (None, None, 4)), tmp_path / "source.keras")
-    (target := tmp_path / f"m{suffix}").write_text("precious")
-    program = "import sys; from cudnn_rnn_tf.__main__ import main; sys.exit(main(sys.argv[1:]))"
-    command = ["-c", program, "convert", tmp_path / "source.keras", target, "--force"]
-    done = fresh_process.run(command, largest_file=4000)
-    assert done.returncode == 1
-    (message,) = re.findall("^(?![EIW]0000 ).+", done.stderr, re.MULTILINE)
-    assert message.startswith("cudnn-rnn-tf convert: error: cannot write "), done.stderr
-    assert target.read_text() == "precious"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [target.name, "source.keras"]
 
 
 @pytest.mark.parametrize(
