@@ -92,14 +92,15 @@ def test_nothing_is_found(fuzz, target, capsys):
 @pytest.mark.parametrize(
     ("target", "count"),
     [
-        *(("layers", 10), ("models", 8), ("held", 8), ("onnx_graphs", 40), ("archives", 12)),
+        *(("layers", 12), ("models", 8), ("held", 8), ("onnx_graphs", 40), ("archives", 12)),
+        pytest.param("layers", 100, marks=pytest.mark.slow),
         ("growth", 40),
         ("threads", 1),
     ],
 )
 def test_nothing_is_wrong(fuzz, target, count, capsys):
     """Runs the first cases of the targets that compare results; the others are slow."""
-    source = fuzz.requests(target, seconds=60, seed=0, with_corpus=True)
+    source = fuzz.requests(target, seconds=300, seed=0, with_corpus=True)
     ends, failures = fuzz.fuzz(target, itertools.islice(source, count))
     assert not failures, capsys.readouterr().out
     assert len(ends) > 1 or target == "threads"  # There are several kinds of cases.

@@ -1,4 +1,7 @@
-"""`cudnn_rnn_tf.keras`'s layers against those of `keras.layers` whose names they have."""
+"""`cudnn_rnn_tf.keras`'s layers against those of `keras.layers` whose names they have.
+
+The fuzzer's target `layers` compares random ones; `test_fuzz.py` runs some.
+"""
 
 import logging
 from typing import Any
@@ -48,65 +51,6 @@ def draw_inputs(
 
     states = [normal(batch_size, options["units"]) for _ in range(num_states)]
     return normal(batch_size, max_time, input_size), states if random.integers(2) else None
-
-
-@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(36), one_of=2))
-def test_random_layers_are_keras_layers(seed, fused_calls):
-    random = np.random.default_rng(seed)
-    class_name = CLASSES[seed % 3]
-    options = draw_options(random, class_name)
-    inputs, states = draw_inputs(random, options, 2 if class_name == "LSTM" else 1)
-    stock = getattr(keras.layers, class_name)(**options)
-    without_cudnn(stock)
-    layer = getattr(drop_ins, class_name)(**options)
-    for each in (stock, layer):
-        each.build(inputs.shape)
-    layer.set_weights(stock.get_weights())
-    mask = draw_mask(random, *inputs.shape[:2]) if random.integers(4) else None
-    in_graph = bool(random.integers(2))
-    arguments = {"mask": mask, "training": bool(random.integers(2))}
-    if states:
-        arguments["initial_state"] = states
-    expected = run(stock, inputs, in_graph, **arguments)
-    assert not fused_calls
-    check_equal(run(layer, inputs, in_graph, **arguments), expected)
-    assert len(fused_calls) == 1
-    assert layer.runs_fused
-
-
-@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(24), 7, one_of=2))
-def test_random_bidirectional_layers_are_keras_layers(seed, fused_calls):
-    random = np.random.default_rng(100 + seed)
-    class_name = CLASSES[seed % 3]
-    options = draw_options(random, class_name) | {"go_backwards": False, "unroll": False}
-    inputs, states = draw_inputs(random, options, 4 if class_name == "LSTM" else 2)
-    merge_mode = [None, "sum", "mul", "ave", "concat"][random.integers(5)]
-    layers = []
-    for module in (keras.layers, drop_ins):
-        # In Keras, a copied SimpleRNN forgets its seed, so the global seed is set.
-        keras.utils.set_random_seed(seed)
-        inner = getattr(module, class_name)(**options)
-        if module is keras.layers:
-            without_cudnn(inner)
-        layer = module.Bidirectional(inner, merge_mode=merge_mode, dtype=options["dtype"])
-        layer.build(inputs.shape)
-        layers.append(layer)
-    stock, layer = layers
-    assert type(stock.backward_layer) is getattr(keras.layers, class_name)
-    layer.set_weights(stock.get_weights())
-    mask = draw_mask(random, *inputs.shape[:2]) if random.integers(4) else None
-    arguments = {"mask": mask, "training": bool(random.integers(2))}
-    if states:
-        arguments["initial_state"] = states
-    expected = run(stock, inputs, seed % 2 == 0, **arguments)
-    assert not fused_calls
-    check_equal(run(layer, inputs, seed % 2 == 0, **arguments), expected)
-    assert layer.runs_fused
-    # Each direction draws its own dropout mask of the inputs, but one op reads the inputs only
-    # once.
-    assert bool(layer.needs_two_ops) == (options["dropout"] > 0)
-    directions = [config.direction for config in fused_calls]
-    assert directions == (["unidirectional"] * 2 if options["dropout"] else ["bidirectional"])
 
 
 @pytest.mark.parametrize(

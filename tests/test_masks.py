@@ -1,74 +1,19 @@
-"""Tests of masks, which may leave out any steps, in this package's own layers and ops."""
+"""Tests of masks, which may leave out any steps, in this package's own layers and ops.
+
+The fuzzer's target `layers` compares random layers and masks; `test_fuzz.py` runs some.
+"""
 
 import keras
-import layer_reference
 import numpy as np
 import pytest
 import tensorflow as tf
 from layer_reference import make, normal, randomize
-from random_layers import draw_mask, expected_of, swapped
+from random_layers import draw_mask, swapped
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.mask_packing import Packing
 from cudnn_rnn_tf.ops.op_library import raw_ops
-
-
-def draw_case(seed: int, dtype: str):
-    random = np.random.default_rng(seed)
-    toss = lambda: bool(random.integers(2))  # noqa: E731
-    layer = make(
-        str(random.choice([*layer_reference.LAYERS, "gru_reset_before"])),
-        int(random.integers(1, 3)),
-        int(random.integers(1, 7)),
-        direction="bidirectional" if toss() else "unidirectional",
-        go_backwards=toss(),
-        time_major=toss(),
-        bias_mode=str(random.choice(["double", "single_input", "none"])),
-        return_state=True,
-        dtype=dtype,
-    )
-    batch, time, size = (int(random.integers(low, 8)) for low in (1, 1, 1))
-    inputs = random.standard_normal((batch, time, size))
-    mask = draw_mask(random, batch, time)
-    # What stands in the padding must not matter.
-    inputs[~mask] = random.choice([np.nan, np.inf, 1e30])
-    layer.build((time, batch, size) if layer.time_major else (batch, time, size))
-    layer.kernel.assign(0.4 * random.standard_normal(layer.params_size()))
-    states = [random.standard_normal((batch, *s[1:])) for s in states_of(layer, batch)]
-    d_outputs = random.standard_normal((batch, time, layer.num_dirs * layer.num_units))
-    d_states = [random.standard_normal(state.shape) for state in states]
-    return layer, inputs, mask, states, d_outputs, d_states
-
-
-def states_of(layer, batch: int) -> list[tuple[int, ...]]:
-    """Returns the batch-major shapes of the states."""
-    return layer_reference.config_of(layer).state_shapes(batch, False)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("seed", range(12))
-def test_any_mask_is_its_steps_alone(seed, dtype):
-    layer, inputs, mask, states, d_outputs, d_states = draw_case(seed, dtype)
-    expected = expected_of(layer, inputs, mask, states, d_outputs, d_states)
-    swap = lambda array: swapped(array, layer.time_major)  # noqa: E731
-    given = tf.constant(swap(inputs), dtype)
-    first = [tf.constant(swap(state), dtype) for state in states]
-    with tf.GradientTape() as tape:
-        tape.watch([given, *first])
-        results = layer(given, initial_state=first, mask=swap(mask))
-        loss = sum(
-            tf.reduce_sum(result * swap(d).astype(dtype))
-            for result, d in zip(results, [d_outputs, *d_states], strict=True)
-        )
-    # All other weights have no gradient, so a missing one would be an error here.
-    gradients = tape.gradient(loss, [given, *first, layer.kernel.value])
-    tolerance = 1e-10 if dtype == "float64" else 2e-4
-    for value, wanted in zip(results, expected[0], strict=True):
-        np.testing.assert_allclose(swap(value), wanted, rtol=tolerance, atol=tolerance)
-    for value, wanted in zip(gradients[:-1], expected[1][:-1], strict=True):
-        np.testing.assert_allclose(swap(value), wanted, rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(gradients[-1], expected[1][-1], rtol=tolerance, atol=10 * tolerance)
 
 
 @pytest.mark.parametrize("go_backwards", [False, True])

@@ -28,7 +28,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
     numbers = rng.randrange(2**31)
     toss = lambda: rng.random() < 0.5  # noqa: E731
     sizes = [rng.randrange(1, 8) for _ in range(4)]
-    family = rng.choice((*_CLASSES, *_CLASSES, *layer_reference.LAYERS))
+    family = rng.choice((*_CLASSES, *_CLASSES, *layer_reference.LAYERS, "gru_reset_before"))
     call = {
         "mask": rng.choice(_MASKS) if rng.random() < 0.8 else None,
         "padding": rng.choice(_PADDING) if toss() else None,
@@ -48,6 +48,8 @@ def draw(rng: random.Random) -> dict[str, Any]:
         options["wrap"] = rng.choice((None, None, "concat", "sum", "mul", "ave", "none"))
         options["stack"] = rng.randrange(2, 4) if rng.random() < 0.2 else None
         options["training"] = toss()
+        if family == "GRU":
+            options["reset_after"] = toss()
     else:
         options = {
             "num_layers": rng.randrange(1, 4),
