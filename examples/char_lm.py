@@ -14,19 +14,14 @@ directory then holds:
     saved_model/    for `generate.py`, or any other program
     loss.png, sample.txt, summary.json
     settings.json   what a resumed run must have in common with this one
-
-With --strategy=multiworker, start the program once per worker with TF_CONFIG set; all workers need
-the same text and see the same output directory.
 """
 
-import contextlib
 import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -60,7 +55,7 @@ flags.DEFINE_enum(
     ["float32", "mixed_float16", "mixed_bfloat16"],
     "Keras's policy: what to compute in.",
 )
-flags.DEFINE_integer("batch_size", 32, "Streams of text, on all replicas together.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 32, "Streams of text.", lower_bound=1)
 flags.DEFINE_integer("seq_len", 32, "Characters per stream and step.", lower_bound=1)
 flags.DEFINE_integer(
     "steps_per_epoch",
@@ -74,18 +69,6 @@ flags.DEFINE_integer(
 flags.DEFINE_float("learning_rate", 8e-3, "Adam's learning rate.", lower_bound=0.0)
 flags.DEFINE_integer("seed", 1, "Seed of the weights, the dropout and the sample.", lower_bound=0)
 flags.DEFINE_integer("keep_checkpoints", 3, "How many checkpoints to keep.", lower_bound=1)
-flags.DEFINE_enum(
-    "strategy",
-    "none",
-    ["none", "mirrored", "multiworker"],
-    "How to train: on one device, on all local ones, or on the workers named in TF_CONFIG.",
-)
-flags.DEFINE_integer(
-    "virtual_devices",
-    0,
-    "With --strategy=mirrored: mirror over the CPU split into so many devices, to try it out.",
-    lower_bound=0,
-)
 flags.DEFINE_string("prompt", "\n", "What the sample begins with.")
 flags.DEFINE_integer("sample_chars", 400, "Length of the sample; 0 for none.", lower_bound=0)
 flags.DEFINE_float("temperature", 0.7, "Of the sample: low for likely text.", lower_bound=1e-3)
@@ -108,42 +91,7 @@ _SETTINGS = (
 )
 
 
-def make_strategy() -> tuple[tf.distribute.Strategy, bool]:
-    """Returns the strategy, and whether this process is the one that writes the results.
-
-    Raises:
-        char_text.RunError: if the flags do not fit together.
-    """
-    if FLAGS.virtual_devices and FLAGS.strategy != "mirrored":
-        raise char_text.RunError("--virtual_devices goes with --strategy=mirrored only")
-    strategy, is_chief = tf.distribute.get_strategy(), True
-    if FLAGS.strategy == "mirrored":
-        devices = None
-        if FLAGS.virtual_devices:
-            devices = [f"CPU:{index}" for index in range(FLAGS.virtual_devices)]
-            tf.config.set_logical_device_configuration(
-                tf.config.list_physical_devices("CPU")[0],
-                [tf.config.LogicalDeviceConfiguration() for _ in devices],
-            )
-        strategy = tf.distribute.MirroredStrategy(devices)
-    elif FLAGS.strategy == "multiworker":
-        if "TF_CONFIG" not in os.environ:
-            raise char_text.RunError(
-                "--strategy=multiworker needs the environment variable TF_CONFIG"
-            )
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
-        resolver = strategy.cluster_resolver
-        has_chief = "chief" in resolver.cluster_spec().jobs
-        is_chief = (resolver.task_type, resolver.task_id) == ("chief" if has_chief else "worker", 0)
-    if FLAGS.batch_size % strategy.num_replicas_in_sync:
-        raise char_text.RunError(
-            f"--batch_size={FLAGS.batch_size} cannot be shared out evenly among "
-            f"{strategy.num_replicas_in_sync} replicas"
-        )
-    return strategy, is_chief
-
-
-def claim_output_dir(corpus: char_text.Corpus, is_chief: bool) -> pathlib.Path:
+def claim_output_dir(corpus: char_text.Corpus) -> pathlib.Path:
     """Makes the output directory, or checks that an existing one belongs to this run.
 
     Raises:
@@ -161,7 +109,7 @@ def claim_output_dir(corpus: char_text.Corpus, is_chief: bool) -> pathlib.Path:
                 f"{directory} holds a run that differs in {', '.join(changed)}: finish it with its "
                 "own settings, choose another --output_dir, or throw it away with --restart"
             )
-    elif is_chief:
+    else:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if FLAGS.restart:
@@ -177,50 +125,43 @@ def train(
     corpus: char_text.Corpus,
     state: char_model.TrainingState,
     history: char_model.History,
-    is_chief: bool,
 ) -> None:
     """Trains from the state's step to the end, and evaluates and saves in between."""
 
-    def batches(ids: np.ndarray, first_step: int = 0) -> Any:
-        return char_text.stream_batches(
-            model.strategy, ids, FLAGS.batch_size, FLAGS.seq_len, first_step
-        )
+    def batches(ids: np.ndarray, first_step: int = 0) -> tf.data.Dataset:
+        return char_text.stream_batches(ids, FLAGS.batch_size, FLAGS.seq_len, first_step)
 
     held_out = {
         "validation_data": batches(corpus.held_out),
         "validation_steps": (len(corpus.held_out) - 1) // (FLAGS.batch_size * FLAGS.seq_len),
     }
     recorder = char_model.Recorder(state, history)
-    with model.strategy.scope():
-        if not history.records:
-            logs = model.evaluate(
-                held_out["validation_data"],
-                steps=held_out["validation_steps"],
-                callbacks=[recorder],
-                return_dict=True,
-                verbose=0,
-            )
-            history.add(0, held_out_bits_per_char=logs["bits_per_char"])
-        step = int(state.step)
-        if step < FLAGS.epochs * FLAGS.steps_per_epoch:
-            model.fit(
-                batches(corpus.train, step),
-                initial_epoch=step // FLAGS.steps_per_epoch,
-                epochs=FLAGS.epochs,
-                steps_per_epoch=FLAGS.steps_per_epoch,
-                shuffle=False,
-                callbacks=[recorder],
-                verbose=(1 if sys.stdout.isatty() else 2) if is_chief else 0,
-                **held_out,
-            )
+    if not history.records:
+        logs = model.evaluate(
+            held_out["validation_data"],
+            steps=held_out["validation_steps"],
+            callbacks=[recorder],
+            return_dict=True,
+            verbose=0,
+        )
+        history.add(0, held_out_bits_per_char=logs["bits_per_char"])
+    step = int(state.step)
+    if step < FLAGS.epochs * FLAGS.steps_per_epoch:
+        model.fit(
+            batches(corpus.train, step),
+            initial_epoch=step // FLAGS.steps_per_epoch,
+            epochs=FLAGS.epochs,
+            steps_per_epoch=FLAGS.steps_per_epoch,
+            shuffle=False,
+            callbacks=[recorder],
+            verbose=1 if sys.stdout.isatty() else 2,
+            **held_out,
+        )
 
 
-def make_model(
-    strategy: tf.distribute.Strategy, corpus: char_text.Corpus, batch_size: int | None = None
-) -> char_model.CharModel:
+def make_model(corpus: char_text.Corpus, batch_size: int | None = None) -> char_model.CharModel:
     """Returns the model that the flags describe."""
     return char_model.CharModel(
-        strategy,
         vocabulary_size=len(corpus.vocabulary),
         num_layers=FLAGS.num_layers,
         num_units=FLAGS.num_units,
@@ -242,18 +183,16 @@ def restore_fresh_model(
     Raises:
         RuntimeError: if a weight or an output is not the trained model's.
     """
-    fresh = make_model(tf.distribute.get_strategy(), corpus)
+    fresh = make_model(corpus)
     status = tf.train.Checkpoint(model=fresh).restore(state.newest)
     status.assert_existing_objects_matched().expect_partial()
     for before, after in zip(trained.weights, fresh.weights, strict=True):
         if not np.array_equal(before.numpy(), after.numpy()):
             raise RuntimeError(f"{after.path} came back from {state.newest} with other values")
-    rows = FLAGS.batch_size // trained.strategy.num_replicas_in_sync
-    ids = tf.reshape(corpus.held_out[: rows * FLAGS.seq_len], (rows, FLAGS.seq_len))
+    count = FLAGS.batch_size * FLAGS.seq_len
+    ids = tf.reshape(corpus.held_out[:count], (FLAGS.batch_size, FLAGS.seq_len))
     state.reset_states()
-    run = tf.function(lambda: trained.strategy.run(trained, (ids,)))
-    expected = trained.strategy.experimental_local_results(run())[0]
-    difference = float(tf.reduce_max(tf.abs(fresh(ids) - expected)))
+    difference = float(tf.reduce_max(tf.abs(fresh(ids) - trained(ids))))
     # The same ops read the same numbers, but a GPU may add them up in another order, and it may
     # keep only TF32's 10 bits of a factor.
     tolerance = 5e-3 if FLAGS.dtype_policy == "float32" else 5e-2
@@ -360,17 +299,6 @@ Sample       {directory / "sample.txt"}, written by another process:
     return summary
 
 
-def leave_together(strategy: tf.distribute.Strategy) -> None:
-    """Waits for all workers, because workers that are still busy take one that left for crashed."""
-
-    @tf.function
-    def meet():
-        context = tf.distribute.get_replica_context()
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.ones([]))
-
-    strategy.run(meet)
-
-
 def run() -> None:
     """Runs the whole program.
 
@@ -384,41 +312,29 @@ def run() -> None:
     else:
         text = char_text.read_file(FLAGS.text, FLAGS.max_chars)
     corpus = char_text.make_corpus(text, FLAGS.batch_size, FLAGS.seq_len)
-    strategy, is_chief = make_strategy()
-    directory = claim_output_dir(corpus, is_chief)
+    directory = claim_output_dir(corpus)
     keras.utils.set_random_seed(FLAGS.seed)
     keras.config.set_dtype_policy(FLAGS.dtype_policy)
-    model = make_model(strategy, corpus, FLAGS.batch_size // strategy.num_replicas_in_sync)
-    with strategy.scope():
-        model.compile(
-            keras.optimizers.Adam(FLAGS.learning_rate),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            jit_compile=False,
-        )
-        model.optimizer.build(model.trainable_variables)
-    with contextlib.ExitStack() as stack:
-        # Workers other than the chief must write files too, but nobody needs these.
-        write_dir = directory
-        if not is_chief:
-            write_dir = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        state = char_model.TrainingState(model, directory, write_dir, FLAGS.keep_checkpoints)
-        resumed = not FLAGS.restart and state.restore()
-        history = char_model.History(directory, write_dir, int(state.step) if resumed else None)
-        if is_chief:
-            print(
-                f"{len(corpus.train):,} characters to train on, {len(corpus.vocabulary)} different "
-                f"ones; {model.count_params():,} weights; "
-                f"{strategy.num_replicas_in_sync} replica(s); "
-                + (f"resuming at step {int(state.step)}" if resumed else "starting anew"),
-                flush=True,
-            )
-            if int(state.step) >= FLAGS.epochs * FLAGS.steps_per_epoch:
-                print("Nothing left to train: raise --epochs, or begin anew with --restart.")
-        train(model, corpus, state, history, is_chief)
-    summary = finish(model, corpus, state, history, directory) if is_chief else None
-    leave_together(strategy)
-    if summary is None:
-        return
+    model = make_model(corpus, FLAGS.batch_size)
+    model.compile(
+        keras.optimizers.Adam(FLAGS.learning_rate),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=False,
+    )
+    model.optimizer.build(model.trainable_variables)
+    state = char_model.TrainingState(model, directory, FLAGS.keep_checkpoints)
+    resumed = not FLAGS.restart and state.restore()
+    history = char_model.History(directory, int(state.step) if resumed else None)
+    print(
+        f"{len(corpus.train):,} characters to train on, {len(corpus.vocabulary)} different "
+        f"ones; {model.count_params():,} weights; "
+        + (f"resuming at step {int(state.step)}" if resumed else "starting anew"),
+        flush=True,
+    )
+    if int(state.step) >= FLAGS.epochs * FLAGS.steps_per_epoch:
+        print("Nothing left to train: raise --epochs, or begin anew with --restart.")
+    train(model, corpus, state, history)
+    summary = finish(model, corpus, state, history, directory)
     print(f"Took {time.monotonic() - started:.0f} s.")
     best = min(summary["unigram_bits"], summary["bigram_bits"])
     if FLAGS.check_baselines and summary["bits_after"] >= best:

@@ -5,7 +5,7 @@ import json
 import math
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -18,22 +18,20 @@ import cudnn_rnn_tf as crnn
 class CharModel(keras.Model):
     """Predicts every next character: an embedding, a stack of LSTM layers and a dense layer.
 
-    Its loss is reported as `bits_per_char`, the mean over all replicas.
+    Its loss is reported as `bits_per_char`.
 
     Args:
-        strategy: where the variables and the training and test steps live.
         vocabulary_size: number of characters.
         num_layers: LSTM layers.
         num_units: units per LSTM layer.
         embedding_dim: size of a character's embedding.
         dropout: rate between the LSTM layers.
         seed: of the dropout.
-        batch_size: streams per replica, if the model is to carry states from call to call.
+        batch_size: streams, if the model is to carry states from call to call.
     """
 
     def __init__(
         self,
-        strategy: tf.distribute.Strategy,
         *,
         vocabulary_size: int,
         num_layers: int,
@@ -43,24 +41,19 @@ class CharModel(keras.Model):
         seed: int,
         batch_size: int | None = None,
     ):
-        # This is called outside of the scope. A model that is made inside is built by `fit` from an
-        # average of batches over the replicas, which a multi-worker strategy cannot compute for
-        # integers.
         super().__init__()
-        self.strategy = strategy
-        with strategy.scope():
-            self.embedding = keras.layers.Embedding(vocabulary_size, embedding_dim)
-            self.lstm = crnn.CudnnLSTM(
-                num_layers,
-                num_units,
-                dropout=dropout,
-                seed=seed,
-                return_state=True,
-                stateful=batch_size is not None,
-            )
-            self.dense = keras.layers.Dense(vocabulary_size, dtype="float32")
-            self.bits_per_char = keras.metrics.Mean("bits_per_char")
-            self.build((batch_size, None))
+        self.embedding = keras.layers.Embedding(vocabulary_size, embedding_dim)
+        self.lstm = crnn.CudnnLSTM(
+            num_layers,
+            num_units,
+            dropout=dropout,
+            seed=seed,
+            return_state=True,
+            stateful=batch_size is not None,
+        )
+        self.dense = keras.layers.Dense(vocabulary_size, dtype="float32")
+        self.bits_per_char = keras.metrics.Mean("bits_per_char")
+        self.build((batch_size, None))
 
     def build(self, input_shape: Sequence[int | None]) -> None:
         self.embedding.build(input_shape)
@@ -91,9 +84,7 @@ class CharModel(keras.Model):
         return self._logs(self.compute_loss(ids, targets, self(ids, training=False)))
 
     def _logs(self, loss: tf.Tensor) -> dict[str, tf.Tensor]:
-        # Keras divides each replica's loss by the number of replicas, so that gradients can be
-        # added.
-        bits = loss * (self.strategy.num_replicas_in_sync / math.log(2))
+        bits = loss / math.log(2)
         self.bits_per_char.update_state(bits)
         return {"bits_per_char": bits}
 
@@ -101,95 +92,52 @@ class CharModel(keras.Model):
     def metrics(self) -> list[keras.metrics.Metric]:
         return [self.bits_per_char]
 
-    def make_train_function(self, force: bool = False) -> None:
-        if force or self.train_function is None:
-            self.train_function = self._on_replicas(self.train_step)
-
-    def make_test_function(self, force: bool = False) -> None:
-        if force or self.test_function is None:
-            self.test_function = self._on_replicas(self.test_step)
-
-    def _on_replicas(self, step: Callable[..., dict[str, tf.Tensor]]) -> Callable[..., Any]:
-        # This replaces Keras's own functions, which cannot average scalars over workers.
-        @tf.function
-        def run(iterator):
-            logs = self.strategy.run(step, args=(next(iterator),))
-            return {
-                name: self.strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
-                for name, value in logs.items()
-            }
-
-        return run
-
 
 class TrainingState:
     """The state of a run: weights, optimizer, place in the text, and the streams' states.
 
-    The LSTM layer has its states on each replica, and not in checkpoints. A checkpoint of this
-    class holds those of all streams together, so a run may go on with another number of replicas.
+    The LSTM layer's states are in no checkpoint of a model, and here they are.
 
     Args:
-        model: the model, compiled and built, on all replicas.
-        shared_dir: where an earlier run's checkpoints are.
-        write_dir: where this run's are to be: the same, but for the workers that are not the chief.
+        model: the model, compiled and built.
+        directory: of the run.
         max_to_keep: how many checkpoints to keep.
     """
 
-    def __init__(
-        self,
-        model: CharModel,
-        shared_dir: pathlib.Path,
-        write_dir: pathlib.Path,
-        max_to_keep: int,
-    ):
-        self.model = model
+    def __init__(self, model: CharModel, directory: pathlib.Path, max_to_keep: int):
         self.step = tf.Variable(0, dtype=tf.int64)
-        strategy, states = model.strategy, model.lstm.states
-        streams = states[0].shape[0] * strategy.num_replicas_in_sync
-        h, c = (tf.Variable(tf.zeros((streams, *s.shape[1:]), s.dtype)) for s in states)
-        self._all_states = (h, c)
+        self._lstm, self._directory = model.lstm, directory / "checkpoints"
+        h, c = (state.value for state in model.lstm.states)
         self._checkpoint = tf.train.Checkpoint(
             model=model, optimizer=model.optimizer, step=self.step, h=h, c=c
         )
-        self._shared_dir = shared_dir / "checkpoints"
         # A run that is killed while it writes a checkpoint leaves such files.
-        for leftover in (write_dir / "checkpoints").glob("ckpt-*_temp"):
+        for leftover in self._directory.glob("ckpt-*_temp"):
             shutil.rmtree(leftover, ignore_errors=True)
         self._manager = tf.train.CheckpointManager(
-            self._checkpoint, write_dir / "checkpoints", max_to_keep=max_to_keep
+            self._checkpoint, self._directory, max_to_keep=max_to_keep
         )
 
-        def read_replica():
-            return [tf.identity(state.value) for state in states]
+    def read_states(self) -> list[tf.Tensor]:
+        return [tf.identity(state.value) for state in self._lstm.states]
 
-        def write_replica(values):
-            for state, value in zip(states, values, strict=True):
-                state.assign(value)
+    def write_states(self, values: list[tf.Tensor]) -> None:
+        for state, value in zip(self._lstm.states, values, strict=True):
+            state.assign(value)
 
-        def write_replica_rows():
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            rows = states[0].shape[0]
-            write_replica([s[replica * rows : (replica + 1) * rows] for s in self._all_states])
-
-        self.read_states = tf.function(lambda: strategy.run(read_replica))
-        self.write_states = tf.function(lambda values: strategy.run(write_replica, (values,)))
-        self.reset_states = tf.function(lambda: strategy.run(model.lstm.reset_state))
-        self._gather_states = tf.function(
-            lambda: [strategy.gather(state, axis=0) for state in strategy.run(read_replica)]
-        )
-        self._spread_states = tf.function(lambda: strategy.run(write_replica_rows))
+    def reset_states(self) -> None:
+        self._lstm.reset_state()
 
     @property
     def newest(self) -> str | None:
         """The path of the newest checkpoint; None if there is none."""
-        return tf.train.latest_checkpoint(self._shared_dir)
+        return tf.train.latest_checkpoint(self._directory)
 
     def restore(self) -> bool:
         """Restores everything from the newest checkpoint; returns whether there is one."""
         if self.newest is None:
             return False
         self._checkpoint.restore(self.newest).assert_consumed()
-        self._spread_states()
         return True
 
     def save(self) -> None:
@@ -198,9 +146,6 @@ class TrainingState:
         Raises:
             RunError: if it cannot be written. Earlier ones stay.
         """
-        # All workers take part, since reading some variables needs all of them.
-        for variable, value in zip(self._all_states, self._gather_states(), strict=True):
-            variable.assign(value)
         with writing("a checkpoint"):
             self._manager.save(checkpoint_number=self.step)
 
@@ -209,8 +154,7 @@ class History:
     """The bits per character of a run, in a file to which lines of JSON are added.
 
     Args:
-        shared_dir: where an earlier run's is.
-        write_dir: where this run's is to be: the same, but for the workers that are not the chief.
+        directory: of the run.
         last_step: the checkpoint's step. Later lines are dropped, since the run repeats them.
             None to begin anew.
 
@@ -218,10 +162,10 @@ class History:
         RunError: if steps before the checkpoint are missing.
     """
 
-    def __init__(self, shared_dir: pathlib.Path, write_dir: pathlib.Path, last_step: int | None):
+    def __init__(self, directory: pathlib.Path, last_step: int | None):
         self.records: list[dict[str, float]] = []
+        path = directory / "history.jsonl"
         if last_step is not None:
-            path = shared_dir / "history.jsonl"
             for line in path.read_text().splitlines() if path.exists() else ():
                 # The last line may be incomplete if the run was killed.
                 with contextlib.suppress(json.JSONDecodeError):
@@ -233,7 +177,6 @@ class History:
                     "begin anew with --restart"
                 )
         lines = [json.dumps(record) + "\n" for record in self.records]
-        path = write_dir / "history.jsonl"
         write_atomically(path, "".join(lines))
         self._file = open(path, "a", buffering=1)
 

@@ -140,22 +140,16 @@ def _pairs(ids: np.ndarray, size: int) -> np.ndarray:
 
 
 def stream_batches(
-    strategy: tf.distribute.Strategy,
-    ids: Sequence[int] | np.ndarray,
-    batch_size: int,
-    seq_len: int,
-    first_step: int = 0,
-) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    ids: Sequence[int] | np.ndarray, batch_size: int, seq_len: int, first_step: int = 0
+) -> tf.data.Dataset:
     """Returns endless batches in which every row goes on where it stopped in the batch before.
 
     The text is a ring with `batch_size` readers spread over it. What a reader gets in a step
-    depends only on its row and on the step, so a run can be resumed at any step, and the streams
-    are the same however many replicas share them.
+    depends only on its row and on the step, so a run can be resumed at any step.
 
     Args:
-        strategy: each of its replicas gets its own rows, [batch_size / replicas, seq_len].
         ids: the text.
-        batch_size: rows on all replicas together.
+        batch_size: rows of a batch.
         seq_len: characters per step.
         first_step: where to start.
 
@@ -165,18 +159,10 @@ def stream_batches(
     text = tf.constant(ids, tf.int32)
     size, distance = len(ids), (len(ids) - 1) // batch_size
 
-    def worker_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        replicas = context.num_replicas_in_sync // context.num_input_pipelines
-        rows = batch_size // context.num_replicas_in_sync
+    def batch(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        starts = tf.range(batch_size, dtype=tf.int64) * distance + step * seq_len
+        places = starts[:, tf.newaxis] + tf.range(seq_len + 1, dtype=tf.int64)
+        chars = tf.gather(text, places % size)
+        return chars[:, :-1], chars[:, 1:]
 
-        def batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            step = index // replicas
-            replica = context.input_pipeline_id * replicas + index % replicas
-            starts = (replica * rows + tf.range(rows, dtype=tf.int64)) * distance + step * seq_len
-            places = starts[:, tf.newaxis] + tf.range(seq_len + 1, dtype=tf.int64)
-            chars = tf.gather(text, places % size)
-            return chars[:, :-1], chars[:, 1:]
-
-        return tf.data.Dataset.counter(first_step * replicas).map(batch).prefetch(2 * replicas)
-
-    return strategy.distribute_datasets_from_function(worker_batches)
+    return tf.data.Dataset.counter(first_step).map(batch).prefetch(2)
