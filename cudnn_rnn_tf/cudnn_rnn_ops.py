@@ -15,31 +15,13 @@ import cudnn_rnn_tf.constants as constants
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
-from cudnn_rnn_tf.contrib.functions import (
-    cudnn_gru,
-    cudnn_lstm,
-    cudnn_rnn_canonical_to_opaque_params,
-    cudnn_rnn_opaque_params_size,
-    cudnn_rnn_opaque_params_to_canonical,
-    cudnn_rnn_relu,
-    cudnn_rnn_tanh,
-)
+from cudnn_rnn_tf.contrib import functions as _functions
+from cudnn_rnn_tf.contrib.functions import *  # noqa: F403 - It lists its public names.
 from cudnn_rnn_tf.contrib.network_calls import params_size, rate_below_1, run
 
-__all__ = [
-    "CudnnGRU",
-    "CudnnLSTM",
-    "CudnnRNNRelu",
-    "CudnnRNNTanh",
-    "cudnn_gru",
-    "cudnn_lstm",
-    "cudnn_rnn_canonical_to_opaque_params",
-    "cudnn_rnn_opaque_params_size",
-    "cudnn_rnn_opaque_params_to_canonical",
-    "cudnn_rnn_relu",
-    "cudnn_rnn_tanh",
-]
+__all__ = ["CudnnGRU", "CudnnLSTM", "CudnnRNNRelu", "CudnnRNNTanh"]
 __all__ += constants.__all__
+__all__ += _functions.__all__
 
 
 class _CudnnRNN(HasConfig):

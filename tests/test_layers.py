@@ -1,4 +1,7 @@
-"""Tests the Keras layers' results against the NumPy reference and Keras's own layers."""
+"""Tests the Keras layers' results against the NumPy reference and Keras's own layers.
+
+The fuzzer's target `layers` compares random ones; `test_fuzz.py` runs some.
+"""
 
 import keras
 import layer_reference
@@ -85,42 +88,6 @@ def test_last_outputs(rnn_mode, options, lengths):
             expected[row, :size] = sequences[row, length - 1, :size]
     outputs = layer(inputs, sequence_lengths=lengths)
     np.testing.assert_allclose(outputs, expected, **TOLERANCE)
-
-
-# Against Keras's own layers.
-
-RIGHT_PADDED = np.array([[1, 1, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
-
-
-@pytest.mark.parametrize("go_backwards", [False, True], ids=["forwards", "backwards"])
-@pytest.mark.parametrize("return_sequences", [False, True], ids=["last", "sequences"])
-@pytest.mark.parametrize("masked", [False, True], ids=["full", "masked"])
-@pytest.mark.parametrize("with_states", [False, True], ids=["zeros", "states"])
-@all_modes
-def test_agrees_with_stock_layer(rnn_mode, with_states, go_backwards, return_sequences, masked):
-    arguments = {
-        "go_backwards": go_backwards,
-        "return_sequences": return_sequences,
-        "return_state": True,
-    }
-    inputs, mask = normal(3, 5, 4), tf.constant(RIGHT_PADDED) if masked else None
-    layer = randomize(make(rnn_mode, **arguments), inputs.shape)
-    stock = layer_reference.stock_layer(layer, zero_output_for_mask=return_sequences, **arguments)
-    states = [normal(3, 3, seed=index) for index in range(2 if rnn_mode == "lstm" else 1)]
-    if masked:
-        for state in states:
-            state[-1] = 0.0  # For a row without steps, Keras returns zeros.
-    expected, *expected_states = stock(
-        inputs, initial_state=states if with_states else None, mask=mask
-    )
-    outputs, *final_states = layer(
-        inputs,
-        initial_state=[state[:, None] for state in states] if with_states else None,
-        mask=mask,
-    )
-    np.testing.assert_allclose(outputs, expected, **TOLERANCE)
-    for state, expected_state in zip(final_states, expected_states, strict=True):
-        np.testing.assert_allclose(state[:, 0], expected_state, **TOLERANCE)
 
 
 @all_modes

@@ -12,6 +12,18 @@ from cudnn_rnn_tf import _private_names, constants
 from cudnn_rnn_tf.contrib.base_layer import BaseLayer
 from cudnn_rnn_tf.contrib.checkpoint_format import CELL_NAMES
 
+__all__ = [
+    "BasicRNNCell",
+    "CudnnCompatibleGRUCell",
+    "CudnnCompatibleLSTMCell",
+    "GRUBlockCell",
+    "GRUBlockCellV2",
+    "LSTMStateTuple",
+    "MultiRNNCell",
+    "stack_bidirectional_dynamic_rnn",
+]
+
+
 _v1 = tf.compat.v1
 
 

@@ -16,6 +16,14 @@ import tensorflow as tf
 from cudnn_rnn_tf import constants, ops, pseudo_layers
 from cudnn_rnn_tf.config import RnnConfig
 
+__all__ = [
+    "CudnnParamsFormatConverter",
+    "CudnnParamsFormatConverterGRU",
+    "CudnnParamsFormatConverterLSTM",
+    "CudnnParamsFormatConverterRelu",
+    "CudnnParamsFormatConverterTanh",
+]
+
 
 class CudnnParamsFormatConverter:
     """The base class of the converters of the four modes.

@@ -12,6 +12,16 @@ from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.contrib.network_calls import ConfigOf, params_size, rate_below_1, run
 
+__all__ = [
+    "cudnn_gru",
+    "cudnn_lstm",
+    "cudnn_rnn_canonical_to_opaque_params",
+    "cudnn_rnn_opaque_params_size",
+    "cudnn_rnn_opaque_params_to_canonical",
+    "cudnn_rnn_relu",
+    "cudnn_rnn_tanh",
+]
+
 
 def _config_from(
     rnn_mode: str, time_major: bool, input_mode: str, direction: str, dropout: float

@@ -21,6 +21,16 @@ from cudnn_rnn_tf.contrib.format_converters import (
     converter_of,
 )
 
+__all__ = [
+    "CudnnGRUSaveable",
+    "CudnnLSTMSaveable",
+    "CudnnOpaqueParamsSaveable",
+    "CudnnRNNReluSaveable",
+    "CudnnRNNTanhSaveable",
+    "RNNParamsSaveable",
+    "canonical_var_list",
+]
+
 
 class _BufferSaveable(SaveableObject, _private_names.Trackable):
     """Saves a variable of the buffer's layout: the buffer itself, or an optimizer's slot of it.

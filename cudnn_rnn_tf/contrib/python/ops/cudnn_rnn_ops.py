@@ -9,9 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-import cudnn_rnn_tf.constants as _constants
+import cudnn_rnn_tf.contrib.format_converters as _format_converters
+import cudnn_rnn_tf.contrib.saveable as _saveable
+import cudnn_rnn_tf.cudnn_rnn_ops as _models
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 from cudnn_rnn_tf.constants import (
     CUDNN_GRU,
     CUDNN_INPUT_AUTO_MODE,
@@ -24,34 +25,10 @@ from cudnn_rnn_tf.constants import (
     CUDNN_RNN_UNIDIRECTION,
 )
 from cudnn_rnn_tf.contrib.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
-from cudnn_rnn_tf.contrib.format_converters import (
-    CudnnParamsFormatConverter,
-    CudnnParamsFormatConverterGRU,
-    CudnnParamsFormatConverterLSTM,
-    CudnnParamsFormatConverterRelu,
-    CudnnParamsFormatConverterTanh,
-)
-from cudnn_rnn_tf.contrib.saveable import (
-    CudnnGRUSaveable,
-    CudnnLSTMSaveable,
-    CudnnOpaqueParamsSaveable,
-    CudnnRNNReluSaveable,
-    CudnnRNNTanhSaveable,
-    RNNParamsSaveable,
-)
-from cudnn_rnn_tf.cudnn_rnn_ops import (
-    CudnnGRU,
-    CudnnLSTM,
-    CudnnRNNRelu,
-    CudnnRNNTanh,
-    cudnn_gru,
-    cudnn_lstm,
-    cudnn_rnn_canonical_to_opaque_params,
-    cudnn_rnn_opaque_params_size,
-    cudnn_rnn_opaque_params_to_canonical,
-    cudnn_rnn_relu,
-    cudnn_rnn_tanh,
-)
+from cudnn_rnn_tf.contrib.format_converters import *  # noqa: F403 - It lists its public names.
+from cudnn_rnn_tf.contrib.functions import cudnn_gru, cudnn_lstm, cudnn_rnn_relu, cudnn_rnn_tanh
+from cudnn_rnn_tf.contrib.saveable import *  # noqa: F403 - It lists its public names.
+from cudnn_rnn_tf.cudnn_rnn_ops import *  # noqa: F403 - It lists its public names.
 
 _FUNCTIONS: dict[str, Callable[..., tuple[tf.Tensor, tf.Tensor]]] = {
     CUDNN_GRU: cudnn_gru,
@@ -126,29 +103,9 @@ def _get_num_params(rnn_mode: str, num_layers: int, direction: str) -> int:
 __all__ = [
     "CudnnCompatibleGRUCell",
     "CudnnCompatibleLSTMCell",
-    "CudnnGRU",
-    "CudnnGRUSaveable",
-    "CudnnLSTM",
-    "CudnnLSTMSaveable",
-    "CudnnOpaqueParamsSaveable",
-    "CudnnParamsFormatConverter",
-    "CudnnParamsFormatConverterGRU",
-    "CudnnParamsFormatConverterLSTM",
-    "CudnnParamsFormatConverterRelu",
-    "CudnnParamsFormatConverterTanh",
-    "CudnnRNNRelu",
-    "CudnnRNNReluSaveable",
-    "CudnnRNNTanh",
-    "CudnnRNNTanhSaveable",
-    "RNNParamsSaveable",
     "check_direction",
     "check_input_mode",
-    "cudnn_gru",
-    "cudnn_lstm",
-    "cudnn_rnn_canonical_to_opaque_params",
-    "cudnn_rnn_opaque_params_size",
-    "cudnn_rnn_opaque_params_to_canonical",
-    "cudnn_rnn_relu",
-    "cudnn_rnn_tanh",
 ]
-__all__ += _constants.__all__
+__all__ += _format_converters.__all__
+__all__ += _models.__all__
+__all__ += _saveable.__all__
