@@ -21,9 +21,16 @@ import xml.etree.ElementTree
 import fresh_process
 import keras
 
-FILES = ("lstm_test.py", "gru_test.py", "simple_rnn_test.py", "bidirectional_test.py")
+FILES = (
+    "lstm_test.py",
+    "gru_test.py",
+    "simple_rnn_test.py",
+    "rnn_test.py",
+    "stacked_rnn_cells_test.py",
+    "bidirectional_test.py",
+)
 IMPORT = "from keras.src import layers\n"
-# This is `layers` with four classes exchanged, which is all that the tests see of the change.
+# This is `layers` with five classes exchanged, which is all that the tests see of the change.
 CHANGED_IMPORT = """\
 import types as _types
 
@@ -31,7 +38,7 @@ import keras as _keras
 import cudnn_rnn_tf.keras as _drop_ins
 
 layers = _types.SimpleNamespace(**vars(_keras.layers))
-for _name in ("LSTM", "GRU", "SimpleRNN", "Bidirectional"):
+for _name in ("LSTM", "GRU", "SimpleRNN", "RNN", "Bidirectional"):
     setattr(layers, _name, getattr(_drop_ins, _name))
 """
 # These become the tests' conftest.py.

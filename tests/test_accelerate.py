@@ -155,7 +155,7 @@ def test_the_report_and_the_layers_agree():
         "nested": True,
         "old": False,
         "inside": True,
-        "cell": False,
+        "cell": True,
     }
     for layer in report.layers:
         assert layer.outcome.startswith("runs fused" if layer.replaced else "left: ")
@@ -167,15 +167,14 @@ def test_the_report_and_the_layers_agree():
         drop_ins.GRU,
         layers.GRU,
         drop_ins.SimpleRNN,
-        layers.RNN,
+        drop_ins.RNN,
     ]
 
 
 def test_a_report_of_a_model_that_was_not_accelerated():
     model, _ = functional()
     reasons = outcomes(model)
-    assert reasons["first"] == "left: it is Keras's own, which accelerate replaces"
-    assert reasons["cell"] == "left: no fused op runs layers of class RNN"
+    assert reasons["first"] == reasons["cell"] == "left: accelerate was not called"
     none = keras.Sequential([keras.Input((3,)), layers.Dense(1)], name="none")
     assert str(crnn.acceleration_report(none)) == "Recurrent layers of model 'none': none"
     with pytest.raises(TypeError, match="expected a Keras model, but received LSTM"):
@@ -346,7 +345,9 @@ def test_what_is_no_stack():
         ([layers.LSTM(2)], "is none of cudnn_rnn_tf.keras's layers"),
         ([lstm(2), lstm(2)], "returns no sequences"),
         ([lstm(2, return_sequences=True), lstm(3)], "differ in units"),
-        ([lstm(2, return_sequences=True), drop_ins.GRU(2)], "of different classes"),
+        ([lstm(2, return_sequences=True), drop_ins.GRU(2)], "differ in class"),
+        ([drop_ins.Bidirectional(sequences()), lstm(2)], "of different classes"),
+        ([drop_ins.RNN([drop_ins.LSTMCell(2)] * 2)], "the list of cells of"),
         ([sequences(), lstm(2, use_bias=False)], "differ in use_bias"),
         ([rnn(2, return_sequences=True), rnn(2, activation="relu")], "differ in activation"),
         ([gru(2, return_sequences=True), gru(2, reset_after=False)], "differ in reset_after"),

@@ -53,11 +53,6 @@ def test_models_of_classes_of_their_own():
     fast = crnn.accelerate(model)
     assert type(fast) is Configured and type(fast.recurrent) is drop_ins.LSTM
     np.testing.assert_allclose(fast(inputs), expected, atol=1e-6)
-    model = Coded(4)
-    expected = model(inputs)
-    fast = crnn.accelerate(model)
-    np.testing.assert_allclose(fast(inputs), expected, atol=1e-6)
-    assert outcomes(fast)["coded"].startswith("left: Coded does not have it in its config")
 
 
 class Recompiled(Coded):
@@ -424,26 +419,96 @@ def test_layers_called_for_training_and_others_are_no_stack(which):
     assert not any(isinstance(layer, drop_ins.Stack) for layer in fast.layers)
 
 
+@keras.saving.register_keras_serializable("tests")
 class LSTM(layers.LSTM):
-    """A class of a user's with the name of one of Keras's."""
+    """A registered class of a user's with the name of one of Keras's."""
 
     def call(self, sequences, initial_state=None, mask=None, training=False):
-        return 2 * super().call(sequences, initial_state, mask, training)
+        outputs = super().call(sequences, initial_state, mask, training)
+        self.add_loss(keras.ops.mean(outputs))
+        return 2 * outputs
 
 
-@pytest.mark.parametrize("wrap", [lambda layer: layer, layers.Bidirectional])
-def test_a_users_class_of_the_same_name_is_left(wrap):
-    with keras.saving.custom_object_scope({"LSTM": LSTM}):
-        model = keras.Sequential(
-            [keras.Input((5, 3)), wrap(LSTM(2, return_sequences=True)), layers.GRU(2)]
-        )
-        expected = model(draw(2, 5, 3))
-        for fast in (crnn.accelerate(model), crnn.to_stock(model)):
-            assert type(fast.layers[0]) is type(model.layers[0])
-            part = getattr(fast.layers[0], "forward_layer", fast.layers[0])
-            assert type(part) is LSTM
-            np.testing.assert_allclose(fast(draw(2, 5, 3)), expected, atol=1e-6)
-        assert "left: " in outcomes(crnn.accelerate(model))[model.layers[0].name]
+class Derived(layers.GRU):
+    """A class that nobody has registered."""
+
+
+@keras.saving.register_keras_serializable("tests")
+class OwnLoop(layers.GRU):
+    """A class with a loop of its own, which the ops do not run."""
+
+    def inner_loop(self, sequences, initial_state, mask, training=False):
+        return super().inner_loop(-sequences, initial_state, mask, training)
+
+
+class InCode(keras.Model):
+    """A model whose code makes all of its layers."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.embedding = layers.Embedding(7, 3, mask_zero=True)
+        self.both = layers.Bidirectional(LSTM(3, return_sequences=True))
+        self.parts = [layers.GRU(4, return_sequences=True) for _ in range(2)]
+        self.parts.append(layers.Bidirectional(layers.LSTM(3, return_sequences=True)))
+        self.cells = layers.RNN([layers.LSTMCell(4), layers.GRUCell(3)], return_sequences=True)
+        self.derived = Derived(4)
+
+    def call(self, inputs):
+        x = self.both(self.embedding(inputs))
+        for layer in (*self.parts, self.cells, self.derived):
+            x = layer(x)
+        return x
+
+
+def test_layers_that_code_of_a_users_makes(tmp_path):
+    """They keep their classes; each step of a training is that of the model."""
+    inputs, targets = np.random.default_rng(0).integers(0, 7, (5, 6)), draw(5, 4)
+    model = InCode()
+    model(inputs)
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    model.train_on_batch(inputs, targets)
+    fast = crnn.accelerate(model)
+    report = crnn.acceleration_report(fast)
+    assert len(report.layers) == 6 and all(layer.replaced for layer in report.layers)
+    assert all("Keras runs it where a file of" in layer.outcome for layer in report.layers)
+    assert fast.both.forward_layer.__class__ is LSTM
+    assert isinstance(fast.derived, (Derived, drop_ins.RNN))
+    assert type(fast.parts[0]) is drop_ins.GRU and type(fast.cells) is drop_ins.RNN
+    assert "in one op" in outcomes(fast)[fast.parts[2].name]
+    for _ in range(3):
+        losses = [each.train_on_batch(inputs, targets) for each in (fast, model)]
+        np.testing.assert_allclose(*losses, rtol=1e-5)
+    fast.save(tmp_path / "model.keras")
+    with keras.saving.custom_object_scope({"InCode": InCode}):
+        for stock in (crnn.to_stock(fast), keras.saving.load_model(tmp_path / "model.keras")):
+            assert [type(layer) for layer in stock.layers] == [type(each) for each in model.layers]
+            np.testing.assert_allclose(stock(inputs), fast(inputs), atol=1e-6)
+            assert not any(layer.replaced for layer in crnn.acceleration_report(stock).layers)
+
+
+def test_nothing_replaced_is_a_warning():
+    cell_name = f"its cell is a {LSTMCell.__module__}.LSTMCell"
+    for layer, reason in (
+        (OwnLoop(2), "OwnLoop has an inner_loop of its own"),
+        (layers.Bidirectional(OwnLoop(2)), "OwnLoop has an inner_loop of its own"),
+        (layers.RNN(LSTMCell(2)), cell_name),
+        (layers.RNN([layers.LSTMCell(2), LSTMCell(2)]), cell_name),
+        (layers.RNN(layers.LSTMCell(2, dtype="float64")), "computes in float32"),
+        (layers.RNN(layers.LSTMCell(2, activity_regularizer="l2")), "activity_regularizer of its"),
+        (layers.Dense(2), "none"),
+    ):
+        model = keras.Sequential([keras.Input((5, 3)), layer])
+        with pytest.warns(UserWarning, match=f"(?s)with nothing replaced.* {reason}"):
+            fast = crnn.accelerate(model)
+        assert type(fast.layers[0]) is type(layer)
+        np.testing.assert_array_equal(fast(draw(2, 5, 3)), model(draw(2, 5, 3)))
+
+
+class LSTMCell(layers.LSTMCell):
+    """A cell of a user's with the name of Keras's."""
+
+    def call(self, inputs, states, training=False):
+        return super().call(2 * inputs, states, training)
 
 
 # Layers that compute something else than Keras does.

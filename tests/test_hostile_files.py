@@ -164,7 +164,7 @@ def configs(folder: pathlib.Path) -> dict[str, str]:
 # What the list of networks says, where it is another thing than the error of other commands.
 INSPECTED = {
     **dict.fromkeys(("activation.keras", "backwards.keras"), "no: its activation is neither"),
-    "cell.keras": "no: no fused op runs layers of class RNN",
+    "cell.keras": "no: convert takes no layers of class RNN",
     "units.keras": "no: its units is neither",
     "stateful.keras": "yes",
 }

@@ -12,6 +12,7 @@ from cudnn_rnn_tf.convert import keras_format, named_arrays, network, untrusted
 from cudnn_rnn_tf.convert.keras_configs import Translation, is_model
 from cudnn_rnn_tf.convert.keras_files import H5Model
 from cudnn_rnn_tf.convert.network import Network
+from cudnn_rnn_tf.keras.configs import without_builds
 
 _STOCK_MODES = {"LSTM": "lstm", "GRU": "gru"}
 _OTHERS = ("RNN", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")
@@ -131,7 +132,7 @@ def _of_stock(
         mode = constants.GRU_RESET_BEFORE
     if kind == "SimpleRNN":
         mode = f"rnn_{inner.get('activation')}"
-    refusal = f"no fused op runs layers of class {kind}" if kind in _OTHERS else _refusal(config)
+    refusal = f"convert takes no layers of class {kind}" if kind in _OTHERS else _refusal(config)
     return Network(
         name,
         f"Bidirectional of {kind}" if wraps else kind,
@@ -150,7 +151,7 @@ def _refusal(config: dict[str, Any]) -> str:
     if odd := next(_odd_arguments(config), None):
         return f"its {odd} is neither a number nor a name nor an object such as an initializer"
     try:
-        layer = keras.saving.deserialize_keras_object(_unbuilt(config), safe_mode=True)
+        layer = keras.saving.deserialize_keras_object(without_builds(config), safe_mode=True)
     except Exception as error:  # The config is a stranger's, so any class may raise anything.
         return messages.reason(error)
     return keras_format.why_not(layer)
@@ -178,13 +179,6 @@ def _is_plain(value: Any) -> bool:
         parts = inner.values() if isinstance(inner, dict) else ()
         return untrusted.is_argument(value) and all(map(_is_plain, parts))
     return not isinstance(value, list) or all(map(_is_plain, value))
-
-
-def _unbuilt(config: Any) -> Any:
-    """Returns a copy of a config of which a layer without weights is made."""
-    if isinstance(config, dict):
-        return {key: _unbuilt(value) for key, value in config.items() if key != "build_config"}
-    return [_unbuilt(each) for each in config] if isinstance(config, list) else config
 
 
 def _dtype_of(config: dict[str, Any]) -> str | None:

@@ -1,11 +1,13 @@
 """Keras models that exist, with their recurrent layers run by the fused ops, and back again."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
 import keras
 
 from cudnn_rnn_tf.keras import configs, stack_configs
+from cudnn_rnn_tf.keras.class_changes import fuse_layers
 from cudnn_rnn_tf.keras.copies import copied, has_same_order, take_over
 from cudnn_rnn_tf.keras.report import AccelerationReport, acceleration_report
 
@@ -26,21 +28,22 @@ def accelerate(
 ) -> keras.Model | AccelerationReport:
     """Returns a copy of a model in which the fused ops run the recurrent layers.
 
-    Every `keras.layers.LSTM`, `GRU`, `SimpleRNN` and `Bidirectional` that they can run becomes the
-    layer of that name in `cudnn_rnn_tf.keras`. Several like layers in a row become one
-    `cudnn_rnn_tf.keras.Stack` of them, if nothing else reads the sequences between them. A stack
-    has the last layer's name and runs in one op. Dropout layers of one rate between layers of one
-    direction become the op's dropout, which draws other masks of the same distribution. The weights
-    stay the same, and in the same order; there are no stacks in a model in which they would change
-    it. `to_stock` is the inverse. `acceleration_report` says of the copy what became of each
-    recurrent layer, and why.
+    Every `keras.layers.LSTM`, `GRU`, `SimpleRNN`, `RNN` and `Bidirectional` that they can run
+    becomes the layer of that name in `cudnn_rnn_tf.keras`. Layers of classes of your own that are
+    derived from these, and inherit `inner_loop`, run fused and keep their classes. Several like
+    layers in a row become one `cudnn_rnn_tf.keras.Stack` of them, if nothing else reads the
+    sequences between them. A stack has the last layer's name and runs in one op. Dropout layers of
+    one rate between layers of one direction become the op's dropout, which draws other masks of the
+    same distribution. The weights stay the same, and in the same order; there are no stacks in a
+    model in which they would change it. `to_stock` is the inverse. `acceleration_report` says of
+    the copy what became of each recurrent layer, and why.
 
     Args:
         model: a built model, which is not changed. It may be sequential or functional, with nested
-            models and shared layers, or of any class that Keras can make from its config; then the
-            layers that are in its config are replaced. Losses and metrics of your own must be
-            registered with Keras, or be in a `keras.saving.custom_object_scope`; the functions of
-            layers need not be, lambdas included, as the copy's layers hold the same ones.
+            models and shared layers, or of any class that Keras can make from its config. Losses
+            and metrics of your own must be registered with Keras, or be in a
+            `keras.saving.custom_object_scope`; the functions of layers need not be, lambdas
+            included, as the copy's layers hold the same ones.
         dry_run: whether to return the report alone. The copy is made nevertheless, without state.
         stacks: whether layers in a row are to run in one op. Otherwise all layers' names stay.
         verbose: whether to print the report.
@@ -51,6 +54,9 @@ def accelerate(
         with which Keras saves them. States of stateful layers are zero. If the model's class
         overrides `compile` and not `compile_from_config`, Keras cannot compile the copy, and warns.
         For a dry run, the report.
+
+    Warns:
+        UserWarning: if no layer was replaced, or the optimizer begins anew.
 
     Raises:
         TypeError: if `model` is no Keras model, or Keras cannot make one of its objects from its
@@ -69,11 +75,14 @@ def accelerate(
     fast = copied(model, lambda config: accelerated(config, stacks))
     if stacks and not has_same_order(model, fast):
         fast = copied(model, lambda config: accelerated(config, stacks=False))
+    fuse_layers(fast)
     report = acceleration_report(fast)
     if verbose:
         print(report)
     if dry_run:
         return report
+    if not any(layer.replaced for layer in report.layers):
+        warnings.warn(f"accelerate returns a copy with nothing replaced. {report}", stacklevel=2)
     take_over(model, fast)
     return fast
 
@@ -81,9 +90,9 @@ def accelerate(
 def to_stock(model: keras.Model) -> keras.Model:
     """Returns a copy of a model with Keras's own recurrent layers: the inverse of `accelerate`.
 
-    Each `LSTM`, `GRU`, `SimpleRNN` and `Bidirectional` of `cudnn_rnn_tf.keras` becomes the layer of
-    that name in `keras.layers`, and each `Stack` its layers. Files of the copy load where this
-    package is not installed.
+    Each `LSTM`, `GRU`, `SimpleRNN`, `RNN` and `Bidirectional` of `cudnn_rnn_tf.keras` becomes the
+    layer of that name in `keras.layers`, and each `Stack` its layers. Files of the copy load where
+    this package is not installed.
 
     Args:
         model: as for `accelerate`. Layers such as `CudnnLSTM` stay; see `convert.to_keras`.

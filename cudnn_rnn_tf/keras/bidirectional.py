@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf.keras.fusion import Fusion, forward
-from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN, logger
+from cudnn_rnn_tf.keras.fusion import Fusion, cells_of, difference, forward
+from cudnn_rnn_tf.keras.layers import GRU, LSTM, RNN, SimpleRNN, logger
 from cudnn_rnn_tf.keras.lengths import TakesLengths
 from cudnn_rnn_tf.mask_packing import packing_of
 
@@ -18,9 +18,8 @@ _MERGES = {
     "ave": lambda y, y_rev: (y + y_rev) / 2,
     "mul": lambda y, y_rev: y * y_rev,
 }
-# Both directions run in one op if they agree in _ALIKE and have the values in _PLAIN.
-_ALIKE = ("units", "use_bias", "activation", "reset_after", "dtype_policy", "recurrent_dropout")
-_PLAIN = {"dropout": 0, "stateful": False, "activity_regularizer": None}
+# The layers that an op may run together with others.
+_PLAIN_CLASSES = (LSTM, GRU, RNN, SimpleRNN)
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
@@ -28,9 +27,9 @@ class Bidirectional(TakesLengths, keras.layers.Bidirectional):
     """Keras's wrapper that runs a layer in both directions: here in one op, where that is possible.
 
     The arguments, weights, configs and errors are those of `keras.layers.Bidirectional`. The layer
-    in it should be an `LSTM`, `GRU` or `SimpleRNN` of this module; calls take `sequence_lengths` as
-    these do. Two ops run directions that differ, or have `dropout` or `stateful`; the attribute
-    `needs_two_ops` says why.
+    in it should be an `LSTM`, `GRU`, `SimpleRNN` or `RNN` of this module; calls take
+    `sequence_lengths` as these do. Two ops run directions that differ, or have several cells,
+    `dropout` or `stateful`; the attribute `needs_two_ops` says why.
 
     Example:
         ```python
@@ -56,15 +55,13 @@ class Bidirectional(TakesLengths, keras.layers.Bidirectional):
         first, second = self.forward_layer, self.backward_layer
         if not self.runs_fused:
             return str(self.runs_fused)
-        if type(first) is not type(second) or type(first) not in (LSTM, GRU, SimpleRNN):
+        if type(first) is not type(second) or type(first) not in _PLAIN_CLASSES:
             return "the directions are of different or derived classes"
-        for name in _ALIKE:
-            if getattr(first, name, None) != getattr(second, name, None):
-                return f"the directions differ in {name}"
+        if reason := why_alone(first) or why_alone(second):
+            return reason
+        if name := difference(first.cell, second.cell):
+            return f"the directions differ in {name}"
         for layer in (first, second):
-            for name, value in _PLAIN.items():
-                if getattr(layer, name) != value:
-                    return f"{name} of {layer.name!r}"
             if layer.zero_output_for_mask != layer.return_sequences:
                 return f"zero_output_for_mask of {layer.name!r}"
         if first.go_backwards:
@@ -91,12 +88,12 @@ class Bidirectional(TakesLengths, keras.layers.Bidirectional):
         mask: Any = None,
         training: bool | None = None,
     ) -> Any:
-        num_states = 2 if isinstance(self.forward_layer, LSTM) else 1
         # Keras's `call`, unlike its `__call__`, may get NumPy arrays.
         sequences = tf.convert_to_tensor(sequences)
         is_layer_dtype = sequences.dtype == tf.as_dtype(self.forward_layer.compute_dtype)
         if self.needs_two_ops or not is_layer_dtype:
             return super().call(sequences, initial_state, mask, training)
+        num_states = len(self.forward_layer.state_size)
         if initial_state is not None and len(initial_state) != 2 * num_states:
             raise ValueError(
                 f"expected {2 * num_states} initial states, those of the forward layer and then "
@@ -134,3 +131,19 @@ def directions_of(layer: keras.layers.Layer) -> list[Any]:
     if isinstance(layer, keras.layers.Bidirectional):
         return [layer.forward_layer, layer.backward_layer]
     return [layer]
+
+
+def is_plain(layer: keras.layers.Layer) -> bool:
+    """Returns whether a layer is one of this package's drop-ins, and not of a class derived."""
+    return all(type(part) in _PLAIN_CLASSES for part in directions_of(layer))
+
+
+def why_alone(layer: Any) -> str:
+    """Returns why an op that runs a drop-in runs no other layer or direction; "" if it can."""
+    if layer.stateful:
+        return f"stateful of {layer.name!r}"
+    if layer.activity_regularizer is not None:
+        return f"activity_regularizer of {layer.name!r}"
+    if cells_of(layer) != [layer.cell]:
+        return f"the list of cells of {layer.name!r}"
+    return f"dropout of {layer.name!r}" if layer.cell.dropout else ""

@@ -1,6 +1,5 @@
 """The configs of Keras's recurrent layers and of their drop-ins, each made of the other."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -8,12 +7,16 @@ import keras
 
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional, directions_of
 from cudnn_rnn_tf.keras.fusion import fusion_of
-from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
+from cudnn_rnn_tf.keras.layers import GRU, LSTM, RNN, SimpleRNN
 from cudnn_rnn_tf.keras.registration import registered_name
 
-_DROP_INS = {layer.__name__: layer for layer in (LSTM, GRU, SimpleRNN, Bidirectional)}
-_STOCK = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
+_DROP_INS = {layer.__name__: layer for layer in (LSTM, GRU, SimpleRNN, RNN, Bidirectional)}
 _STOCK_MODULE = "keras.layers"
+# What a class of a user's may inherit.
+_LOOPS = [
+    layer.inner_loop
+    for layer in (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN, keras.layers.RNN)
+]
 
 
 def is_stock(config: Any) -> bool:
@@ -30,7 +33,7 @@ def is_stock(config: Any) -> bool:
 
 
 def is_drop_in(config: Any) -> bool:
-    """Returns whether a config is that of one of the four drop-ins."""
+    """Returns whether a config is that of one of the drop-ins."""
     return isinstance(config, dict) and config.get("registered_name") in _registered_names()
 
 
@@ -67,21 +70,32 @@ def _renamed(config: dict[str, Any], names: Callable[[str], dict[str, Any]]) -> 
         for key in ("layer", "backward_layer")
         if config["config"].get(key)
     }
-    inner = {**config["config"], **wrapped}
+    # Built by their own configs, before the layer is, cells and directions would have other paths.
+    inner = without_builds({**config["config"], **wrapped})
     return {**config, **names(config["class_name"]), "config": inner}
+
+
+def without_builds(config: Any) -> Any:
+    """Returns a copy of a config of which a layer without weights is made."""
+    if isinstance(config, dict):
+        return {
+            key: without_builds(value) for key, value in config.items() if key != "build_config"
+        }
+    return [without_builds(each) for each in config] if isinstance(config, list) else config
 
 
 def unbuilt(config: dict[str, Any]) -> keras.layers.Layer:
     """Returns the layer of a config, without weights, so that its properties can be read."""
-    config = {key: value for key, value in config.items() if key != "build_config"}
-    return keras.saving.deserialize_keras_object(copy.deepcopy(config), safe_mode=False)
+    return keras.saving.deserialize_keras_object(without_builds(config), safe_mode=False)
 
 
 def why_left(layer: keras.layers.Layer) -> str:
     """Returns why no drop-in replaces a layer of Keras's own in a model; "" if one does."""
     for part in directions_of(layer):
-        if type(part) not in _STOCK and not hasattr(part, "runs_fused"):
+        if not isinstance(part, keras.layers.RNN):
             return f"no fused op runs layers of class {type(part).__name__}"
+        if not hasattr(part, "runs_fused") and type(part).inner_loop not in _LOOPS:
+            return f"{type(part).__name__} has an inner_loop of its own"
         reason = fusion_of(part).not_in_inference
         if reason:
             return reason

@@ -8,7 +8,7 @@ import keras
 
 from cudnn_rnn_tf._private_names import decays, sublayers
 from cudnn_rnn_tf.keras.held_state import hand_over
-from cudnn_rnn_tf.keras.registration import own_functions, unregistered_classes
+from cudnn_rnn_tf.keras.registration import own_objects
 from cudnn_rnn_tf.keras.stack import Stack
 from cudnn_rnn_tf.keras.stack_configs import lists_layers
 
@@ -20,13 +20,11 @@ def copied(model: keras.Model, rewrite: Callable[[Any], Any]) -> keras.Model:
         TypeError: if Keras cannot make the copy.
     """
     try:
-        with own_functions(model) as config:
+        with own_objects(model) as config:
             config = rewrite(config)
             config.pop("compile_config", None)
             # The safe mode would refuse lambdas, but the model is the caller's own.
-            return keras.saving.deserialize_keras_object(
-                config, custom_objects=unregistered_classes(model), safe_mode=False
-            )
+            return keras.saving.deserialize_keras_object(config, safe_mode=False)
     except Exception as error:  # A class of a user's may raise anything.
         raise TypeError(_what_to_write(model, error)) from error
 

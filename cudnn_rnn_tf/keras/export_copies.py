@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf._private_names import layers_in
 from cudnn_rnn_tf.keras.acceleration import accelerated, check_built
+from cudnn_rnn_tf.keras.class_changes import fuse_layers
 from cudnn_rnn_tf.keras.copies import copied, take_over_weights
 
 _OF_BFLOAT16 = ("bfloat16", "mixed_bfloat16")
@@ -36,6 +37,7 @@ def export_copy(model: keras.Model, is_float32: bool = False) -> Iterator[keras.
 
     try:
         copy = copied(model, rewrite)
+        fuse_layers(copy)
         take_over_weights(model, copy)
     except (TypeError, ValueError):
         copy = model

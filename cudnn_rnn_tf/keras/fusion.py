@@ -21,6 +21,9 @@ _ACTIVATIONS = {
     "relu": (keras.activations.relu, keras.ops.relu, tf.nn.relu),
     "sigmoid": (keras.activations.sigmoid, keras.ops.sigmoid, tf.sigmoid),
 }
+_CELLS = (keras.layers.LSTMCell, keras.layers.GRUCell, keras.layers.SimpleRNNCell)
+# One op runs several cells, of layers or of directions, if they agree in these.
+_ALIKE = ("units", "use_bias", "activation", "reset_after", "dtype_policy", "recurrent_dropout")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,28 +53,64 @@ class Fusion:
         return self.not_in_training if training else self.not_in_inference
 
 
+def cells_of(layer: keras.layers.RNN) -> list[Any]:
+    """Returns the cells that a layer runs in each step, from bottom to top."""
+    is_stack = type(layer.cell) is keras.layers.StackedRNNCells
+    return list(layer.cell.cells) if is_stack else [layer.cell]
+
+
 def fusion_of(layer: keras.layers.RNN) -> Fusion:
-    """Returns whether the fused ops run a `keras.layers.LSTM`, `GRU` or `SimpleRNN`."""
-    cell = layer.cell
-    if type(cell) not in (
-        keras.layers.LSTMCell,
-        keras.layers.GRUCell,
-        keras.layers.SimpleRNNCell,
-    ):
-        never = f"its cell is a {type(cell).__name__}"
-    elif not rnn_mode_of(cell):
-        never = f"activation={shown(cell.activation)}"
-    elif activation_of(getattr(cell, "recurrent_activation", tf.sigmoid)) != "sigmoid":
-        never = f"recurrent_activation={shown(cell.recurrent_activation)}"
-    elif getattr(layer, "use_cudnn", "auto") is False:
-        never = "use_cudnn=False"
-    elif cell.compute_dtype not in DTYPES:
-        never = f"it computes in {cell.compute_dtype}"
-    elif reason := _reset_before_reason(cell):
-        never = reason
-    else:
-        return Fusion(not_in_training=_recurrent_dropout_reason(layer))
-    return Fusion(never, never)
+    """Returns whether the fused ops run a `keras.layers.RNN`, such as an `LSTM`."""
+    cells = cells_of(layer)
+    never = next(filter(None, (_why_never(layer, cell) for cell in cells)), "")
+    if never:
+        return Fusion(never, never)
+    in_training = (_recurrent_dropout_reason(layer, cell) for cell in cells)
+    return Fusion(not_in_training=next(filter(None, in_training), ""))
+
+
+def _why_never(layer: keras.layers.RNN, cell: Any) -> str:
+    """Returns why the fused ops do not run a cell of a layer, whether in training or not."""
+    if type(cell) not in _CELLS:
+        return f"its cell is a {type(cell).__module__}.{type(cell).__qualname__}"
+    if not rnn_mode_of(cell):
+        return f"activation={shown(cell.activation)}"
+    if activation_of(getattr(cell, "recurrent_activation", tf.sigmoid)) != "sigmoid":
+        return f"recurrent_activation={shown(cell.recurrent_activation)}"
+    if getattr(layer, "use_cudnn", "auto") is False:
+        return "use_cudnn=False"
+    if cell.compute_dtype not in DTYPES:
+        return f"it computes in {cell.compute_dtype}"
+    for outer in (layer, layer.cell):
+        if outer.compute_dtype != cell.compute_dtype:
+            return f"{outer.name!r} computes in {outer.compute_dtype}, its cell in another type"
+    if cell.activity_regularizer is not None:
+        return f"activity_regularizer of its cell {cell.name!r}"
+    return _reset_before_reason(cell)
+
+
+def difference(cell: Any, other: Any) -> str:
+    """Returns in what two cells differ that one op would have to run; "" if one op can."""
+    if type(cell) is not type(other):
+        return "class"
+    differing = (n for n in _ALIKE if getattr(cell, n, None) != getattr(other, n, None))
+    return next(differing, "")
+
+
+def runs_of(cells: Sequence[Any]) -> list[list[Any]]:
+    """Returns the cells on top of each other in runs, each of which one op runs.
+
+    A cell with dropout, whose masks are the same in all steps, is a run of its own.
+    """
+    runs: list[list[Any]] = []
+    for cell in cells:
+        pair = (runs[-1][-1] if runs else cell, cell)
+        has_dropout = any(each.dropout or each.recurrent_dropout for each in pair)
+        if runs and not has_dropout and not difference(*pair):
+            runs[-1].append(cell)
+        else:
+            runs.append([cell])
+    return runs
 
 
 def _reset_before_reason(cell: Any) -> str:
@@ -81,16 +120,16 @@ def _reset_before_reason(cell: Any) -> str:
     return f"reset_after=False {obstacle}" if obstacle else ""
 
 
-def _recurrent_dropout_reason(layer: keras.layers.RNN) -> str:
-    rate = layer.cell.recurrent_dropout
+def _recurrent_dropout_reason(layer: keras.layers.RNN, cell: Any) -> str:
+    rate = cell.recurrent_dropout
     if rate == 0:
         return ""
     if getattr(layer, "use_cudnn", "auto") is True:
         # Keras raises an error for this, so Keras's layer must run.
         return f"use_cudnn=True with recurrent_dropout={rate}"
-    if rate == 1 and isinstance(layer.cell, keras.layers.SimpleRNNCell):
+    if rate == 1 and isinstance(cell, keras.layers.SimpleRNNCell):
         return f"recurrent_dropout={rate}"
-    obstacle = _obstacle_on_gpus(layer.cell.compute_dtype)
+    obstacle = _obstacle_on_gpus(cell.compute_dtype)
     return f"recurrent_dropout={rate} {obstacle}" if obstacle else ""
 
 
@@ -118,10 +157,21 @@ def _compute_capability(gpu: Any) -> tuple[int, int]:
     return tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
 
 
-def acting_rate(cell: Any, rate: float) -> float:
+def _acting_rate(cell: Any, rate: float) -> float:
     """Returns the dropout rate that acts. Keras's gated cells treat a rate of 1 as no dropout."""
     is_gated = not isinstance(cell, keras.layers.SimpleRNNCell)
     return 0.0 if rate == 1 and is_gated else rate
+
+
+def dropped_inputs(cell: Any, inputs: tf.Tensor, training: Any) -> tuple[tf.Tensor, int]:
+    """Returns inputs [B, T, I] after a cell's own dropout, and how many of them lie side by side.
+
+    Keras's cells have one dropout mask for all gates, or one for each gate.
+    """
+    if not (training and _acting_rate(cell, cell.dropout)):
+        return inputs, 1
+    masks = tf.nest.flatten(cell.get_dropout_mask(inputs[:, 0]))
+    return tf.concat([inputs * each[:, tf.newaxis] for each in masks], axis=-1), len(masks)
 
 
 def forward(
@@ -163,7 +213,7 @@ def forward(
     recurrent_rate = rate = 0.0
     seed = None
     if is_training:
-        recurrent_rate = acting_rate(cells[0], cells[0].recurrent_dropout)
+        recurrent_rate = _acting_rate(cells[0], cells[0].recurrent_dropout)
         rate = dropout.rate if dropout else 0.0
     if recurrent_rate or rate:
         seed = next_seed((dropout or cells[0]).seed_generator)

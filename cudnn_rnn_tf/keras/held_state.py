@@ -25,7 +25,7 @@ def hand_over(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
     Raises:
         ValueError: if a hook of a user's class fails.
     """
-    if type(old) is not type(new):
+    if old.__class__ is not new.__class__:
         return
     try:
         if isinstance(old, _LOOKUPS):

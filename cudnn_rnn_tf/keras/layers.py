@@ -1,4 +1,4 @@
-"""The drop-ins for `keras.layers.LSTM`, `GRU` and `SimpleRNN`."""
+"""The drop-ins for `keras.layers.RNN`, `LSTM`, `GRU` and `SimpleRNN`."""
 
 import inspect
 import logging
@@ -9,7 +9,14 @@ import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf import ops
-from cudnn_rnn_tf.keras.fusion import Fusion, acting_rate, forward, fusion_of
+from cudnn_rnn_tf.keras.fusion import (
+    Fusion,
+    cells_of,
+    dropped_inputs,
+    forward,
+    fusion_of,
+    runs_of,
+)
 from cudnn_rnn_tf.keras.lengths import TakesLengths
 from cudnn_rnn_tf.mask_packing import packing_of
 from cudnn_rnn_tf.xla import CompiledByXla
@@ -19,8 +26,25 @@ logger = logging.getLogger("cudnn_rnn_tf")
 _Constructor = TypeVar("_Constructor", bound=Callable[..., None])
 
 
-class _FusedLoop(TakesLengths, CompiledByXla, keras.layers.RNN):
-    """The base class of the three layers: Keras's layer with another loop over the time steps."""
+# With names of its own, a copied, pickled or loaded layer stays a drop-in, while Keras's names are
+# left to Keras's classes and to the classes of users.
+@keras.saving.register_keras_serializable("cudnn_rnn_tf")
+class RNN(TakesLengths, CompiledByXla, keras.layers.RNN):
+    """Keras's layer of a cell or of several, all of whose steps ops of this package run.
+
+    The arguments, defaults, weights, configs and errors are those of `keras.layers.RNN`. The ops
+    run an `LSTMCell`, `GRUCell` or `SimpleRNNCell` of Keras's own where they would run an `LSTM`,
+    `GRU` or `SimpleRNN` with its arguments. Of `StackedRNNCells`, or of a list of cells, one op
+    runs as many in a row as agree in class, `units`, `use_bias`, `activation`, `reset_after` and
+    dtype policy, and have no dropout. Keras's loop runs all other cells. `runs_fused` says what
+    runs them.
+
+    Example:
+        ```python
+        cells = [keras.layers.LSTMCell(32), keras.layers.LSTMCell(32)]
+        last = cudnn_rnn_tf.keras.RNN(cells)(np.zeros((4, 20, 16)))  # [4, 32]
+        ```
+    """
 
     @property
     def runs_fused(self) -> Fusion:
@@ -45,7 +69,7 @@ class _FusedLoop(TakesLengths, CompiledByXla, keras.layers.RNN):
 
         Args:
             sequences: [B, T, I].
-            initial_state: of the cell, a list of [B, H].
+            initial_state: of the cell, a list of [B, H]; of several cells, a list for each.
             mask: [B, T], true where a step is to be read; None for all.
             training: whether dropout acts.
 
@@ -59,14 +83,14 @@ class _FusedLoop(TakesLengths, CompiledByXla, keras.layers.RNN):
         if self.runs_fused.reason(training) or not is_cell_dtype:
             return super().inner_loop(sequences, initial_state, mask, training=training)
         if self.stateful:
-            initial_state = ops.kept_states(initial_state, sequences.shape[0], 0)
-        num_inputs = 1
-        if training and acting_rate(self.cell, self.cell.dropout):
-            # There is one dropout mask for all gates, or one for each gate.
-            dropout_masks = tf.nest.flatten(self.cell.get_dropout_mask(sequences[:, 0]))
-            num_inputs = len(dropout_masks)
-            sequences = tf.concat(
-                [sequences * each[:, tf.newaxis] for each in dropout_masks], axis=-1
+            kept = ops.kept_states(tf.nest.flatten(initial_state), sequences.shape[0], 0)
+            initial_state = tf.nest.pack_sequence_as(initial_state, kept)
+        cells = cells_of(self)
+        first_states = [initial_state] if cells == [self.cell] else list(initial_state)
+        if len(first_states) != len(cells):
+            raise ValueError(
+                f"expected initial_state to have a list of states for each of {len(cells)} cells, "
+                f"but received {len(first_states)}"
             )
         packing = packing_of(
             mask, sequences, f"layer {self.name!r}", go_backwards=self.go_backwards
@@ -76,14 +100,19 @@ class _FusedLoop(TakesLengths, CompiledByXla, keras.layers.RNN):
         elif self.go_backwards:
             sequences = tf.reverse(sequences, [1])
         lengths = packing.lengths if packing else None
-        outputs, finals = forward(
-            [self.cell], sequences, [initial_state], lengths, bool(training), 1, num_inputs
-        )
-        states = [tf.squeeze(state, axis=1) for state in finals]
+        outputs = sequences
+        final_states: list[tuple[tf.Tensor, ...]] = []
+        for run in runs_of(cells):
+            inputs, num_inputs = dropped_inputs(run[0], outputs, training)
+            firsts = [tf.nest.flatten(first_states.pop(0)) for _ in run]
+            outputs, finals = forward(run, inputs, firsts, lengths, bool(training), 1, num_inputs)
+            final_states += zip(*(tf.unstack(kind, axis=1) for kind in finals), strict=True)
+        last = final_states[-1][0]
+        states = tf.nest.pack_sequence_as(initial_state, tf.nest.flatten(final_states))
         repeat_masked = not self.zero_output_for_mask
         # Keras reads one of the first two results only, so no other tensor is made for the other.
         if not self.return_sequences:
-            last = packing.last_output(states[0], repeat_masked) if packing else states[0]
+            last = packing.last_output(last, repeat_masked) if packing else last
             return last, last, states
         if packing:
             outputs = packing.unpack(outputs, repeat_masked)
@@ -91,7 +120,7 @@ class _FusedLoop(TakesLengths, CompiledByXla, keras.layers.RNN):
 
 
 def _constructor(stock: _Constructor) -> _Constructor:
-    def construct(self: _FusedLoop, *args: Any, **kwargs: Any) -> None:
+    def construct(self: RNN, *args: Any, **kwargs: Any) -> None:
         stock(self, *args, **kwargs)
         # Where there is a GPU, Keras says False for the sake of its own op.
         self.supports_jit = True
@@ -101,10 +130,8 @@ def _constructor(stock: _Constructor) -> _Constructor:
     return construct  # type: ignore[return-value]
 
 
-# With names of its own, a copied, pickled or loaded layer stays a drop-in, while Keras's names are
-# left to Keras's classes and to the classes of users.
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
-class LSTM(_FusedLoop, keras.layers.LSTM):
+class LSTM(RNN, keras.layers.LSTM):
     """Keras's LSTM layer, all of whose steps one op of this package runs, on GPUs and CPUs.
 
     The arguments, defaults, weights, configs and errors are those of `keras.layers.LSTM`. The op
@@ -141,7 +168,7 @@ class LSTM(_FusedLoop, keras.layers.LSTM):
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
-class GRU(_FusedLoop, keras.layers.GRU):
+class GRU(RNN, keras.layers.GRU):
     """Keras's GRU layer, all of whose steps one op of this package runs, on GPUs and CPUs.
 
     The arguments, defaults, weights, configs and errors are those of `keras.layers.GRU`. What is
@@ -159,7 +186,7 @@ class GRU(_FusedLoop, keras.layers.GRU):
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
-class SimpleRNN(_FusedLoop, keras.layers.SimpleRNN):
+class SimpleRNN(RNN, keras.layers.SimpleRNN):
     """Keras's plain recurrent layer, all of whose steps one op of this package runs.
 
     The arguments, defaults, weights, configs and errors are those of `keras.layers.SimpleRNN`. What

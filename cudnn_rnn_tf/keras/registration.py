@@ -28,14 +28,14 @@ def signed(build_config: dict[str, Any] | None) -> dict[str, Any] | None:
     return build_config if build_config is None else {**build_config, "written_by": written_by}
 
 
-def unregistered_classes(model: keras.layers.Layer) -> dict[str, type]:
+def _unregistered_classes(model: keras.layers.Layer) -> dict[str, type]:
     """Returns the classes in a model that Keras does not find, by name.
 
     Where two classes have one name, Keras could not tell them apart, so both are left out.
     """
     found: dict[str, set[type]] = {}
     for part in layers_in(model):
-        kind = type(part)
+        kind = part.__class__
         name = keras.saving.get_registered_name(kind)
         is_known = keras.saving.get_registered_object(name) is not None
         if not is_known and not _is_keras_own(kind):
@@ -44,13 +44,13 @@ def unregistered_classes(model: keras.layers.Layer) -> dict[str, type]:
 
 
 @contextlib.contextmanager
-def own_functions(model: keras.layers.Layer) -> Iterator[Any]:
-    """Yields the config of a model, in which Keras finds the very functions that its layers hold.
+def own_objects(model: keras.layers.Layer) -> Iterator[Any]:
+    """Yields the config of a model, with its classes and the very functions of its layers known.
 
     Otherwise, a lambda's bytecode becomes a function that does not know the names of its module,
     and another function is looked up by its name, which may be unknown, or one of Keras's own.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {**_unregistered_classes(model)}
     config = _with_references(keras.saving.serialize_keras_object(model), model, found)
     registry = keras.saving.get_custom_objects()
     registry.update(found)

@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 
 from cudnn_rnn_tf._private_names import sublayers
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional
+from cudnn_rnn_tf.keras.class_changes import is_changed
 from cudnn_rnn_tf.keras.configs import why_left
 from cudnn_rnn_tf.keras.stack import Stack
 
@@ -62,29 +64,22 @@ def acceleration_report(model: keras.Model) -> AccelerationReport:
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"expected a Keras model, but received {type(model).__name__}")
-    return AccelerationReport(model.name, tuple(_rows(model, "", "")))
+    return AccelerationReport(model.name, tuple(_rows(model, "")))
 
 
-def _rows(layer: keras.layers.Layer, scope: str, owner: str) -> Iterator[LayerReport]:
-    """Yields rows for the recurrent layers within a layer.
-
-    Args:
-        layer: a model, or another layer that has layers.
-        scope: what the names begin with.
-        owner: the class of users' that the layer is, or is in; "" if it is in none.
-    """
-    if not type(layer).__module__.startswith("keras."):
-        owner = type(layer).__name__
+def _rows(layer: keras.layers.Layer, scope: str) -> Iterator[LayerReport]:
+    """Yields rows for the recurrent layers within a layer, with names that begin with `scope`."""
     for part in sublayers(layer):
         name, kind = f"{scope}{part.name}", type(part).__name__
         if isinstance(part, Stack):
             yield from _rows_of_stack(part, scope)
         elif hasattr(part, "runs_fused"):
             yield LayerReport(name, kind, True, _outcome(part))
-        elif isinstance(part, (keras.layers.RNN, keras.layers.Bidirectional)):
-            yield LayerReport(name, kind, False, f"left: {_why_stock(part, owner)}")
+        elif isinstance(part, keras.layers.RNN) or type(part) is keras.layers.Bidirectional:
+            reason = why_left(part) or "accelerate was not called"
+            yield LayerReport(name, kind, False, f"left: {reason}")
         else:
-            yield from _rows(part, f"{name}/", owner)
+            yield from _rows(part, f"{name}/")
 
 
 def _rows_of_stack(stack: Stack, scope: str) -> Iterator[LayerReport]:
@@ -98,17 +93,11 @@ def _rows_of_stack(stack: Stack, scope: str) -> Iterator[LayerReport]:
         yield LayerReport(f"{scope}{layer.name}", type(layer).__name__, True, outcome)
 
 
-def _outcome(layer: keras.layers.Layer) -> str:
-    if not (isinstance(layer, Bidirectional) and layer.runs_fused):
-        return str(layer.runs_fused)
-    ops = f"in two ops: {layer.needs_two_ops}" if layer.needs_two_ops else "in one op"
-    return f"{layer.runs_fused}, {ops}"
-
-
-def _why_stock(layer: keras.layers.Layer, owner: str) -> str:
-    reason = why_left(layer)
-    if reason:
-        return reason
-    if owner:
-        return f"{owner} does not have it in its config, or accelerate was not called"
-    return "it is Keras's own, which accelerate replaces"
+def _outcome(layer: Any) -> str:
+    outcome = str(layer.runs_fused)
+    if isinstance(layer, Bidirectional) and layer.runs_fused:
+        ops = f"in two ops: {layer.needs_two_ops}" if layer.needs_two_ops else "in one op"
+        outcome = f"{outcome}, {ops}"
+    if is_changed(layer):
+        outcome += "; Keras runs it where a file of the model is loaded"
+    return outcome

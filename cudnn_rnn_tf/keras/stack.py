@@ -6,22 +6,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf.keras.bidirectional import Bidirectional, directions_of
-from cudnn_rnn_tf.keras.fusion import Fusion, forward
-from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
+from cudnn_rnn_tf.keras.bidirectional import Bidirectional, directions_of, is_plain, why_alone
+from cudnn_rnn_tf.keras.fusion import Fusion, difference, forward
 from cudnn_rnn_tf.keras.lengths import TakesLengths
 from cudnn_rnn_tf.mask_packing import packing_of
 from cudnn_rnn_tf.xla import CompiledByXla
-
-# The layers and their directions must agree in these.
-_ALIKE = ("units", "use_bias", "activation", "reset_after", "dtype_policy")
-_PLAIN = {
-    "dropout": 0,
-    "recurrent_dropout": 0,
-    "stateful": False,
-    "return_state": False,
-    "go_backwards": False,
-}
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
@@ -33,10 +22,11 @@ class Stack(TakesLengths, CompiledByXla):
     directions it is not, since a GPU may draw a mask for each of them.
 
     Args:
-        layers: `LSTM`, `GRU`, `SimpleRNN` or `Bidirectional` of one, from bottom to top; of one
-            class, with the same `units`, `use_bias`, `activation` and dtype policy, without
-            dropout, states or `go_backwards`, and all but the last with `return_sequences`. Between
-            each two there may be a `keras.layers.Dropout`, all of one rate.
+        layers: `LSTM`, `GRU`, `SimpleRNN`, `RNN` of one cell, or `Bidirectional` of one, from
+            bottom to top; with cells of one class and the same `units`, `use_bias`, `activation`
+            and dtype policy, without dropout, states or `go_backwards`, and all but the last with
+            `return_sequences`. Between each two there may be a `keras.layers.Dropout`, all of one
+            rate.
         **kwargs: to `keras.layers.Layer`. The dtype policy is that of the layers.
 
     Call arguments:
@@ -138,36 +128,39 @@ def needs_several_ops(layers: Sequence[keras.layers.Layer]) -> str:
     if not layers:
         return "there are none"
     for layer in layers:
-        # A stack does not call its layers, and a wrapper has a regularizer of its own.
+        # A wrapper has a regularizer of its own, and dropout may have one.
         if layer.activity_regularizer is not None:
             return f"activity_regularizer of {layer.name!r}"
     reason = _dropout_reason(layers)
     if reason:
         return reason
     layers, _ = _parted(layers)
-    parts = [part for layer in layers for part in directions_of(layer)]
-    if type(parts[0]) not in (LSTM, GRU, SimpleRNN):
-        return f"{layers[0].name!r} is none of cudnn_rnn_tf.keras's layers"
+    bottom, first = layers[0], directions_of(layers[0])[0]
     for layer in layers:
         # If a wrapper's directions run in one op, they are alike, so the first stands for both.
         part = directions_of(layer)[0]
-        if (type(layer), type(part)) != (type(layers[0]), type(parts[0])):
-            return f"{layers[0].name!r} and {layer.name!r} are of different classes"
+        if not is_plain(layer):
+            return f"{layer.name!r} is none of cudnn_rnn_tf.keras's layers"
+        if isinstance(layer, Bidirectional) != isinstance(bottom, Bidirectional):
+            return f"{bottom.name!r} and {layer.name!r} are of different classes"
         if isinstance(layer, Bidirectional):
             if layer.needs_two_ops or layer.merge_mode != "concat":
                 return layer.needs_two_ops or f"merge_mode={layer.merge_mode!r} of {layer.name!r}"
         elif not layer.runs_fused:
             return f"{layer.name!r} {layer.runs_fused}"
-        if layer.dtype_policy != parts[0].dtype_policy:
-            return f"{parts[0].name!r} and {layer.name!r} differ in dtype_policy"
+        if layer.dtype_policy != first.dtype_policy:
+            return f"{first.name!r} and {layer.name!r} differ in dtype_policy"
         if layer is not layers[-1] and not layer.return_sequences:
             return f"{layer.name!r} returns no sequences"
-        for name in _ALIKE:
-            if getattr(part, name, None) != getattr(parts[0], name, None):
-                return f"{parts[0].name!r} and {part.name!r} differ in {name}"
-        for name, value in _PLAIN.items():
-            if getattr(part, name) != value:
+        if reason := why_alone(part):
+            return reason
+        for name in ("return_state", "go_backwards"):
+            if getattr(part, name):
                 return f"{name} of {part.name!r}"
+        if part.cell.recurrent_dropout:
+            return f"recurrent_dropout of {part.name!r}"
+        if name := difference(first.cell, part.cell):
+            return f"{first.name!r} and {part.name!r} differ in {name}"
     return ""
 
 
