@@ -3,6 +3,7 @@
 // differ in anything are told apart when they are replayed.
 //
 //   backend_on_fake_gpu SEEDS
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -286,106 +287,75 @@ void CheckChoices(unsigned seed) {
   Check(last_run == choices[0], "the choice after a lack of memory");
 }
 
-// Which engine runs a problem, or why none does.
-struct Outcome {
-  enum class Engine { kCudnn, kKernels, kSteps, kNone } engine;
-  std::string error;  // A part of the message.
-};
-using Engine = Outcome::Engine;
-
-// What may be run step by step, and what is not.
-enum class Feature { kNone, kRecurrentDropout, kLengths, kEqualProjection };
-
-Outcome Expected(const RnnProblem& problem, Feature feature) {
-  const bool is_pinned = problem.algorithm == RnnAlgorithm::kPersistent;
-  const bool drops =
-      feature == Feature::kRecurrentDropout && problem.is_training;
-  if (problem.algorithm != RnnAlgorithm::kAuto && !is_pinned) {
-    if (!drops) return {Engine::kCudnn, ""};
-    return {Engine::kNone, "cannot run recurrent_dropout in training"};
-  }
-  const bool may_be_steps = drops || feature == Feature::kLengths ||
-                            feature == Feature::kEqualProjection;
-  const bool has_kernels = !drops && feature != Feature::kEqualProjection;
-  const bool may_be_slow = is_pinned && kernels == Kernels::kMany;
-  if (has_kernels &&
-      (kernels == Kernels::kFew || (may_be_slow && !may_be_steps))) {
-    return {Engine::kKernels, ""};
-  }
-  if (has_steps && (may_be_steps || is_pinned)) return {Engine::kSteps, ""};
-  if (has_kernels && may_be_slow) return {Engine::kKernels, ""};
-  if (!is_pinned && !drops) return {Engine::kCudnn, ""};
-  return {Engine::kNone, drops ? "recurrent_dropout" : "no steps"};
-}
-
-// Users are told why something slower runs than what could be expected.
-bool Warns(const RnnProblem& problem, Feature feature, Engine engine) {
-  const bool is_auto = problem.algorithm == RnnAlgorithm::kAuto;
-  const bool drops = problem.has_recurrent_dropout();
-  if (!is_auto && problem.algorithm != RnnAlgorithm::kPersistent) return false;
-  if (!drops && feature != Feature::kEqualProjection &&
-      kernels == Kernels::kFail) {
-    return is_auto || has_steps;
-  }
-  return is_auto && engine == Engine::kCudnn && MayBeSteps(problem);
-}
-
+// The first of the rule's choices whose engine can be made runs a problem.
+// Users are told once if the persistent kernels would have run it, or if cuDNN
+// takes the place of single steps.
 void CheckEngines() {
+  static int64_t batch_size = 3000000;  // Makes configurations of their own.
   RnnProblem problem;
   problem.spec.num_units = 5;
-  static int64_t batch_size = 3000000;  // Makes configurations of their own.
-  for (const Feature feature : {Feature::kNone, Feature::kRecurrentDropout,
-                                Feature::kLengths, Feature::kEqualProjection}) {
-    problem.spec.recurrent_dropout =
-        feature == Feature::kRecurrentDropout ? 0.5f : 0.0f;
-    problem.has_sequence_lengths = feature == Feature::kLengths;
-    problem.spec.num_proj =
-        feature == Feature::kEqualProjection ? problem.spec.num_units : 0;
-    for (size_t i = 0; i < 16 * kNames<RnnAlgorithm>.size(); ++i) {
-      problem.batch_size = ++batch_size;
-      problem.algorithm = static_cast<RnnAlgorithm>(i / 16);
-      problem.is_training = i / 8 % 2 == 1;
-      has_steps = i / 4 % 2 == 1;
-      kernels = static_cast<Kernels>(i % 4);
-      being_checked = "engine " + std::to_string(i) + " with feature " +
-                      std::to_string(static_cast<int>(feature));
-      const Outcome expected = Expected(problem, feature);
-      num_kernels = num_of_steps = num_warnings = 0;
-      std::shared_ptr<const RnnPlan> plan;
-      for (int use = 0; use < 2; ++use) {
-        const RnnStatus status = GpuBackend(ResourcesOf(0), GpuOptions())
-                                     .Plan(problem, 0, nullptr, &plan);
-        Check(status.ok() == (expected.engine != Engine::kNone),
-              status.message);
-        Check(status.message.find(expected.error) != std::string::npos,
-              status.message);
-        // It is made once, and so is the failure.
-        Check(num_kernels == (expected.engine == Engine::kKernels), "kernels");
-        Check(num_of_steps == (expected.engine == Engine::kSteps), "steps");
-        Check(num_warnings == Warns(problem, feature, expected.engine),
-              "a warning");
-      }
-      if (plan == nullptr) continue;
-      const bool is_ours = expected.engine != Engine::kCudnn ||
-                           problem.algorithm == RnnAlgorithm::kResident;
-      const auto& ours = static_cast<const GpuPlan&>(*plan);
-      Check(ours.is_ours() == is_ours, "whose kernels");
-      // A plan of the same choice is the same one, also if it was forgotten.
-      std::shared_ptr<const RnnPlan> other;
-      Check(GpuBackend(ResourcesOf(0), GpuOptions())
-                    .Plan(problem, plan->choice, nullptr, &other)
-                    .ok() &&
-                other == plan,
-            "a plan by its choice");
-      problem.batch_size = ++batch_size;
-      Check(GpuBackend(ResourcesOf(0), GpuOptions())
-                    .Plan(problem, plan->choice, nullptr, &other)
-                    .ok() &&
-                other->choice == plan->choice,
-            "a new plan by its choice");
-    }
+  problem.batch_size = ++batch_size;
+  problem.algorithm =
+      static_cast<RnnAlgorithm>(Draw(0, kNames<RnnAlgorithm>.size() - 1));
+  problem.is_training = Draw(0, 1) == 1;
+  problem.has_sequence_lengths = Draw(0, 1) == 1;
+  problem.spec.recurrent_dropout = Draw(0, 3) == 0 ? 0.5f : 0.0f;
+  problem.spec.num_proj = Draw(0, 3) == 0 ? problem.spec.num_units : 0;
+  has_steps = Draw(0, 1) == 1;
+  kernels = static_cast<Kernels>(Draw(0, 3));
+  const persistent::Estimate estimate =
+      persistent::Network::EstimateCycles(problem, true, device_limits);
+  std::vector<GpuChoice> choices;
+  const RnnStatus listed =
+      Choices(problem, /*allow_tf32=*/true, device_limits,
+              {estimate.status.ok(), estimate.cycles, false}, &choices);
+  const auto fails = [&](const GpuChoice& choice) {
+    return choice.engine == GpuEngine::kKernels
+               ? kernels == Kernels::kFail || !estimate.status.ok()
+               : choice.engine == GpuEngine::kSteps && !has_steps;
+  };
+  const auto runs = std::find_if_not(choices.begin(), choices.end(), fails);
+  const bool is_run = listed.ok() && runs != choices.end();
+  const bool warns = is_run && runs != choices.begin() &&
+                     (choices[0].engine == GpuEngine::kKernels ||
+                      runs->engine == GpuEngine::kCudnn);
+  num_kernels = num_of_steps = num_warnings = 0;
+  std::shared_ptr<const RnnPlan> plan;
+  for (int use = 0; use < 2; ++use) {
+    const RnnStatus status = GpuBackend(ResourcesOf(0), GpuOptions())
+                                 .Plan(problem, 0, nullptr, &plan);
+    Check(status.ok() == is_run, status.message);
+    Check(is_run || !problem.has_recurrent_dropout() ||
+              Names(status, "recurrent_dropout"),
+          status.message);
+    // It is made once, and so is the failure.
+    const auto is_made = [&](GpuEngine engine) {
+      return is_run && runs->engine == engine ? 1 : 0;
+    };
+    Check(num_kernels == is_made(GpuEngine::kKernels), "kernels");
+    Check(num_of_steps == is_made(GpuEngine::kSteps), "steps");
+    Check(num_warnings == (warns ? 1 : 0), "a warning");
+  }
+  if (plan != nullptr) {
+    const auto& ours = static_cast<const GpuPlan&>(*plan);
+    Check(ours.is_ours() == (runs->engine != GpuEngine::kCudnn),
+          "whose kernels");
+    // A plan of the same choice is the same one, also if it was forgotten.
+    std::shared_ptr<const RnnPlan> other;
+    Check(GpuBackend(ResourcesOf(0), GpuOptions())
+                  .Plan(problem, plan->choice, nullptr, &other)
+                  .ok() &&
+              other == plan,
+          "a plan by its choice");
+    problem.batch_size = ++batch_size;
+    Check(GpuBackend(ResourcesOf(0), GpuOptions())
+                  .Plan(problem, plan->choice, nullptr, &other)
+                  .ok() &&
+              other->choice == plan->choice,
+          "a new plan by its choice");
   }
   kernels = Kernels::kNone;
+  has_steps = false;
 }
 
 // A failure that may pass does not decide for ever, and kernels that turn out
@@ -545,7 +515,7 @@ int main(int argc, char** argv) {
   return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
     cudnn_rnn_tf::CheckChoices(seed);
     cudnn_rnn_tf::CheckKeys();
-    cudnn_rnn_tf::CheckEngines();
+    for (int i = 0; i < 50; ++i) cudnn_rnn_tf::CheckEngines();
     cudnn_rnn_tf::CheckSecondThoughts();
     cudnn_rnn_tf::CheckWrongVariable();
   });
