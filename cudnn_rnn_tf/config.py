@@ -25,7 +25,7 @@ class RnnConfig:
 
     Attributes:
         rnn_mode: "lstm", "gru", "gru_reset_before" (whose reset gate multiplies h before the
-            recurrent matrix does), "rnn_tanh" or "rnn_relu".
+            recurrent matrix does), "lstm_peephole" (whose gates see c), "rnn_tanh" or "rnn_relu".
         num_layers: layers in the stack.
         num_units: units per layer and direction, H.
         input_size: size of the inputs' last dimension, I.
@@ -85,7 +85,7 @@ class RnnConfig:
 
     @property
     def is_lstm(self) -> bool:
-        return self.rnn_mode == constants.CUDNN_LSTM
+        return self.layout.has_c
 
     @property
     def canonical_names(self) -> list[str]:

@@ -15,12 +15,15 @@ __all__ = [
     "CUDNN_RNN_TANH_PARAMS_PER_LAYER",
     "CUDNN_RNN_UNIDIRECTION",
     "GRU_RESET_BEFORE",
+    "LSTM_PEEPHOLE",
 ]
 
 CUDNN_LSTM = "lstm"
 CUDNN_GRU = "gru"
 # The GRU whose reset gate acts before the recurrent product, which cuDNN does not have.
 GRU_RESET_BEFORE = "gru_reset_before"
+# The LSTM whose gates see the cell state, which cuDNN does not have.
+LSTM_PEEPHOLE = "lstm_peephole"
 CUDNN_RNN_RELU = "rnn_relu"
 CUDNN_RNN_TANH = "rnn_tanh"
 

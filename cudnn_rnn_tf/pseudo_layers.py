@@ -20,6 +20,8 @@ class PseudoLayer(NamedTuple):
         bias: of the input side, [G * H]; None for none.
         recurrent_bias: of the recurrent side, [G * H]; None for none.
         projection: [P, H]; None for none.
+        vectors: those of a cell that has some, such as a peephole LSTM's of the input, the forget
+            and the output gate, [3, H]; None for none.
     """
 
     kernel: Any
@@ -27,6 +29,7 @@ class PseudoLayer(NamedTuple):
     bias: Any = None
     recurrent_bias: Any = None
     projection: Any = None
+    vectors: Any = None
 
 
 def _pseudo_layers(config: RnnConfig, tensors: Iterable[Any]) -> list[PseudoLayer]:

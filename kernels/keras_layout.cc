@@ -46,6 +46,13 @@ KerasLayout::KerasLayout(const RnnSpec& spec) {
       projection.units = spec.num_proj;
       weights_.push_back(projection);
     }
+    for (int64_t i = 0; i < spec.kind().num_vectors; ++i) {
+      KerasTensor vector = weight(spec.kind().vectors[i], /*fan_in=*/1,
+                                  offsets.vectors + i * spec.num_units);
+      vector.gates = 1;
+      vector.is_bias = true;
+      weights_.push_back(vector);
+    }
     if (spec.bias_mode == BiasMode::kNone) continue;
     KerasTensor bias = weight(
         "bias", /*fan_in=*/1,

@@ -43,8 +43,8 @@ struct KerasTensor {
 
 // Lists the tensors, in the order of the layers and of a layer's directions;
 // the weights of a direction are its kernel and its recurrent kernel. What
-// Keras's layers do not have, a projection or a first layer without a kernel,
-// is listed in the same form.
+// Keras's layers do not have, a projection, a cell's vectors or a first layer
+// without a kernel, is listed in the same form.
 //
 // Requires spec.Error() to be empty.
 class KerasLayout {

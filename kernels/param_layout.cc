@@ -2,7 +2,7 @@
 
 namespace cudnn_rnn_tf {
 std::vector<int64_t> ParamBlock::Shape() const {
-  if (is_bias) return {rows};
+  if (is_bias || is_vector()) return {rows};
   return {rows, cols};
 }
 
@@ -12,6 +12,7 @@ std::string ParamBlock::Name() const {
   const CellKind& kind = KindOf(rnn_mode);
   const int64_t gates = kind.num_gates;
   if (linear_layer_id == 2 * gates) return name + "projection_kernel";
+  if (is_vector()) return name + kind.vectors[linear_layer_id - 2 * gates - 1];
   name += kind.gates[linear_layer_id % gates];
   if (linear_layer_id >= gates) name += "recurrent_";
   return name + (is_bias ? "bias" : "kernel");
@@ -44,6 +45,11 @@ ParamLayout::ParamLayout(const RnnSpec& spec)
       if (spec.num_proj > 0) {
         offsets.projection = size_;
         add(&weights_, layer, dir, 2 * gates, spec.num_proj, spec.num_units);
+      }
+      const int64_t vectors = spec.kind().num_vectors;
+      if (vectors > 0) offsets.vectors = size_;
+      for (int64_t i = 1; i <= vectors; ++i) {
+        add(&weights_, layer, dir, 2 * gates + i, spec.num_units, 1);
       }
     }
   }

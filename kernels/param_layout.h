@@ -17,15 +17,18 @@ struct ParamBlock {
   int64_t dir = 0;
   // cuDNN's number for the matrix or bias. The input side has 0 to num_gates -
   // 1, the recurrent side num_gates to 2 * num_gates - 1, and the projection 2
-  // * num_gates.
+  // * num_gates. The numbers that follow are those of a cell's vectors.
   int64_t linear_layer_id = 0;
   int64_t offset = 0;  // In elements.
   int64_t rows = 0;
-  int64_t cols = 0;  // 1 for a bias.
+  int64_t cols = 0;  // 1 for a bias or a vector.
   bool is_bias = false;
   RnnMode rnn_mode = RnnMode::kLstm;
 
   int64_t size() const { return rows * cols; }
+  bool is_vector() const {
+    return linear_layer_id > 2 * KindOf(rnn_mode).num_gates;
+  }
   std::vector<int64_t> Shape() const;
   // The canonical tensor's name in checkpoints, such as
   // "layer_0_forward_input_gate_kernel". It has no dots or slashes, since
@@ -35,8 +38,8 @@ struct ParamBlock {
 
 // Lists every canonical tensor with its position in the opaque buffer. All
 // matrices come first, ordered by pseudo-layer and then by linear-layer id,
-// each row-major: [num_units, fan_in], or [num_proj, num_units] for a
-// projection. All biases follow in the same order.
+// each row-major: [num_units, fan_in], [num_proj, num_units] for a projection,
+// or [num_units] for a vector. All biases follow in the same order.
 //
 // Requires spec.Error() to be empty.
 class ParamLayout {
@@ -56,6 +59,7 @@ class ParamLayout {
     int64_t input_weights = -1;
     int64_t recurrent_weights = -1;
     int64_t projection = -1;
+    int64_t vectors = -1;  // [num_vectors, num_units]
     int64_t input_bias = -1;
     int64_t recurrent_bias = -1;
   };

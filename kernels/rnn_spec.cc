@@ -28,7 +28,8 @@ constexpr std::array<CellKind, sizeof...(Cells)> MakeKinds(Row<Cells>... row) {
     row.kind.joint_gates = Cells::kJointGates,
     row.kind.gates_of_h = Cells::kGatesOfH, row.kind.num_slots = Cells::kSlots,
     row.kind.resets_before = Cells::kResetsBefore,
-    row.kind.has_c = Cells::kHasC, row.kind.reads_h = Cells::kReadsH),
+    row.kind.has_c = Cells::kHasC, row.kind.reads_h = Cells::kReadsH,
+    row.kind.num_vectors = Cells::kVectors),
    ...);
   return {row.kind...};
 }
@@ -38,18 +39,22 @@ constexpr const char* kLstmGates[] = {"input_gate_", "forget_gate_",
 constexpr const char* kGruGates[] = {"reset_gate_", "update_gate_",
                                      "candidate_"};
 constexpr const char* kOneGate[] = {""};
+// These are the names in checkpoints of TensorFlow 1.
+constexpr const char* kPeepholes[] = {"w_i_diag", "w_f_diag", "w_o_diag"};
 
 // cuDNN's numbers are those of CUDNN_RNN_RELU, CUDNN_RNN_TANH, CUDNN_LSTM and
 // CUDNN_GRU.
-constexpr auto kKinds =
-    MakeKinds(Row<Lstm>{{RnnMode::kLstm, "lstm", "Lstm", kLstmGates, false, 2}},
-              Row<Gru>{{RnnMode::kGru, "gru", "Gru", kGruGates, true, 3}},
-              Row<RnnTanh>{{RnnMode::kRnnTanh, "rnn_tanh", "RnnTanh", kOneGate,
-                            false, 1}},
-              Row<RnnRelu>{{RnnMode::kRnnRelu, "rnn_relu", "RnnRelu", kOneGate,
-                            false, 0}},
-              Row<GruResetBefore>{{RnnMode::kGruResetBefore, "gru_reset_before",
-                                   "GruResetBefore", kGruGates, true, -1}});
+constexpr auto kKinds = MakeKinds(
+    Row<Lstm>{{RnnMode::kLstm, "lstm", "Lstm", kLstmGates, false, 2}},
+    Row<Gru>{{RnnMode::kGru, "gru", "Gru", kGruGates, true, 3}},
+    Row<RnnTanh>{
+        {RnnMode::kRnnTanh, "rnn_tanh", "RnnTanh", kOneGate, false, 1}},
+    Row<RnnRelu>{
+        {RnnMode::kRnnRelu, "rnn_relu", "RnnRelu", kOneGate, false, 0}},
+    Row<GruResetBefore>{{RnnMode::kGruResetBefore, "gru_reset_before",
+                         "GruResetBefore", kGruGates, true, -1}},
+    Row<LstmPeephole>{{RnnMode::kLstmPeephole, "lstm_peephole", "LstmPeephole",
+                       kLstmGates, false, -1, kPeepholes}});
 
 constexpr bool AreInOrder() {
   int count = 0;
@@ -146,7 +151,7 @@ std::string RnnSpec::Error() const {
     return Received("num_proj must be 0 (no projection) or positive", num_proj);
   }
   if (num_proj > 0 && !is_lstm()) {
-    return std::string("num_proj is for rnn_mode 'lstm' only, but received ") +
+    return std::string("num_proj is for LSTMs only, but received ") +
            std::to_string(num_proj) + " with rnn_mode '" + kind().name + "'";
   }
   if (num_proj > num_units) {
@@ -170,8 +175,8 @@ std::string RnnSpec::Error() const {
   const std::string cell_clip_error = CellClipError(Exact(cell_clip));
   if (!cell_clip_error.empty()) return cell_clip_error;
   if (cell_clip > 0.0f && !is_lstm()) {
-    return "cell_clip is for rnn_mode 'lstm' only, but received " +
-           Text(cell_clip) + " with rnn_mode '" + kind().name + "'";
+    return "cell_clip is for LSTMs only, but received " + Text(cell_clip) +
+           " with rnn_mode '" + kind().name + "'";
   }
   // Doubles cannot overflow here, and no machine has memory for 10^15 numbers.
   const double fan_in = static_cast<double>(input_size) +

@@ -23,8 +23,17 @@ inline size_t SizeOf(RnnDataType dtype) {
 }
 
 // kGruResetBefore is the GRU whose reset gate multiplies h before the recurrent
-// matrix does; that of kGru multiplies the product.
-enum class RnnMode { kLstm, kGru, kRnnTanh, kRnnRelu, kGruResetBefore, kCount };
+// matrix does; that of kGru multiplies the product. In kLstmPeephole, gates see
+// c.
+enum class RnnMode {
+  kLstm,
+  kGru,
+  kRnnTanh,
+  kRnnRelu,
+  kGruResetBefore,
+  kLstmPeephole,
+  kCount
+};
 enum class InputMode { kLinear, kSkip };
 enum class Direction { kUnidirectional, kBidirectional };
 enum class BiasMode { kNone, kSingleInput, kSingleRecurrent, kDouble };
@@ -75,12 +84,15 @@ struct CellKind {
   const char* const* gates;  // What they are called in names of tensors.
   bool swaps_gates;          // Whether Keras has the first two gates swapped.
   int cudnn_mode;            // A cudnnRNNMode_t, or -1.
+  const char* const* vectors = nullptr;  // What they are called, if any.
   // The following are those of the type, which cells.h describes.
-  int64_t num_gates = 0, joint_gates = 0, gates_of_h = 0, num_slots = 0;
+  int64_t num_gates = 0, joint_gates = 0, gates_of_h = 0, num_slots = 0,
+          num_vectors = 0;
   bool resets_before = false, has_c = false, reads_h = false;
 
   // Whether the recurrent side of the last gate has a slot after the gates.
   bool splits_gate() const { return joint_gates < gates_of_h; }
+  bool is_in_cudnn() const { return cudnn_mode >= 0; }
 };
 const CellKind& KindOf(RnnMode mode);
 

@@ -6,7 +6,7 @@
 #define CRNN_SPEC_ATTRS                                                    \
   Attr(                                                                    \
       "rnn_mode: {'lstm', 'gru', 'rnn_tanh', 'rnn_relu', "                 \
-      "'gru_reset_before'} = 'lstm'")                                      \
+      "'gru_reset_before', 'lstm_peephole'} = 'lstm'")                     \
       .Attr("num_layers: int >= 1 = 1")                                    \
       .Attr("num_units: int >= 1")                                         \
       .Attr("num_proj: int >= 0 = 0")                                      \

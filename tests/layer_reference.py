@@ -34,7 +34,11 @@ def make(rnn_mode: str, *args: Any, **kwargs: Any) -> Any:
     """Makes a layer of the mode, by default of one layer with three units."""
     if rnn_mode == "gru_reset_before":
         rnn_mode, kwargs["reset_after"] = "gru", False
-    return LAYERS[rnn_mode](*(args or (1, 3)), **kwargs)
+    if rnn_mode == "lstm_peephole":
+        rnn_mode, kwargs["use_peepholes"] = "lstm", True
+    if not args and "num_layers" not in kwargs:
+        args = (1, 3)
+    return LAYERS[rnn_mode](*args, **kwargs)
 
 
 def normal(*shape: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:

@@ -109,7 +109,9 @@ def _random_case(rng: np.random.Generator, index: int) -> Case:
     rnn_mode = str(rng.choice(["lstm", "lstm", "gru", "rnn_tanh", "rnn_relu"]))
     if rnn_mode == "gru" and index % 2:
         rnn_mode = "gru_reset_before"
-    is_lstm = rnn_mode == "lstm"
+    if rnn_mode == "lstm" and index % 5 < 2:
+        rnn_mode = "lstm_peephole"
+    is_lstm = rnn_mode in reference.LSTMS
     size = rng.choice(["small", "long", "wide"], p=[0.86, 0.09, 0.05])
     # With 129 units or more, a row of the state is more than one block of the inner products.
     low, high = {"small": (1, 41), "long": (8, 34), "wide": (129, 420)}[size]
@@ -174,7 +176,7 @@ def draw_data(case: Case, dtype: str, attempt: int = 0) -> Data:
     lead = (max_time, batch_size) if case.time_major else (batch_size, max_time)
     count = config.num_layers * reference.num_dirs(config)
     state_lead = (count, batch_size) if case.time_major else (batch_size, count)
-    state_sizes = (out, config.num_units) if config.rnn_mode == "lstm" else (out,)
+    state_sizes = (out, config.num_units) if config.rnn_mode in reference.LSTMS else (out,)
 
     def draw(*shape: int, scale: float = 1.0) -> np.ndarray:
         return (scale * rng.standard_normal(shape)).astype(numpy_dtype(dtype))

@@ -7,6 +7,8 @@ kernels. With input-side bias b_W and recurrent-side bias b_R:
           g = tanh(W_g x + R_g h + b_Wg + b_Rg)
           c' = clip(f c + i g), h' = o tanh(c'), with projection h' = W_p (o tanh(c'));
           the initial c is clipped, too
+    LSTM with peepholes: i and f are the sigmoids of what they are there plus p_i c and p_f c, and
+          o of that plus p_o c'
     GRU   r = sigmoid(W_r x + R_r h + b_Wr + b_Rr), z likewise
           g = tanh(W_g x + b_Wg + r (R_g h + b_Rg)), h' = (1 - z) g + z h
     GRU that resets before the product
@@ -24,7 +26,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-NUM_GATES = {"lstm": 4, "gru": 3, "gru_reset_before": 3, "rnn_tanh": 1, "rnn_relu": 1}
+NUM_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+NUM_GATES |= {"gru_reset_before": 3, "lstm_peephole": 4}
+LSTMS = ("lstm", "lstm_peephole")
 
 
 # The opaque buffer.
@@ -47,6 +51,8 @@ def canonical_shapes(config: Any) -> tuple[list[tuple[int, ...]], list[tuple[int
             weights += [(units, out)] * gates
             if config.num_proj:
                 weights += [(out, units)]
+            if config.rnn_mode == "lstm_peephole":
+                weights += [(units,)] * 3
             biases += (
                 [(units,)]
                 * gates
@@ -80,6 +86,7 @@ class PseudoLayer(NamedTuple):
     projection: np.ndarray | None  # [P, H]
     input_bias: np.ndarray  # [G * H], zeros if the bias mode has none.
     recurrent_bias: np.ndarray
+    peepholes: np.ndarray | None = None  # [3, H]: p_i, p_f, p_o.
 
 
 def _pseudo_layers(
@@ -106,6 +113,9 @@ def _pseudo_layers(
                 recurrent_bias=stack(biases)
                 if config.bias_mode in ("single_recurrent", "double")
                 else zeros,
+                peepholes=np.stack([next(weights) for _ in range(3)])
+                if config.rnn_mode == "lstm_peephole"
+                else None,
             )
 
 
@@ -120,6 +130,8 @@ def _canonical(
         weights += np.split(layer.recurrent_weights, gates)
         if layer.projection is not None:
             weights.append(layer.projection)
+        if layer.peepholes is not None:
+            weights += list(layer.peepholes)
         if config.bias_mode in ("single_input", "double"):
             biases += np.split(layer.input_bias, gates)
         if config.bias_mode in ("single_recurrent", "double"):
@@ -233,11 +245,14 @@ def _step_forward(config: Any, p: PseudoLayer, mask, x, h, c) -> tuple[Any, Any,
         for h_read, weights, bias in zip(read, recurrent_weights, recurrent_bias, strict=True)
     ]
     kept = {"x": x, "h": h, "c": c, "margin": np.inf, "read": read, "mask": mask}
-    if config.rnn_mode == "lstm":
-        i, f, o = (_sigmoid(a[gate] + s[gate]) for gate in (0, 1, 3))
+    if config.rnn_mode in LSTMS:
+        peep_i, peep_f, peep_o = (0, 0, 0) if p.peepholes is None else p.peepholes
+        i, f = _sigmoid(a[0] + s[0] + peep_i * c), _sigmoid(a[1] + s[1] + peep_f * c)
         g = np.tanh(a[2] + s[2])
         new_c, inside, kept["margin"] = _clip(config, f * c + i * g)
+        o = _sigmoid(a[3] + s[3] + peep_o * new_c)
         y = o * np.tanh(new_c)
+        kept["new_c"] = new_c
         kept |= {"i": i, "f": f, "g": g, "o": o, "y": y, "tanh_c": np.tanh(new_c), "inside": inside}
         return (y if p.projection is None else y @ p.projection.T), new_c, kept
     if config.rnn_mode == "gru":
@@ -261,24 +276,22 @@ def _step_backward(config: Any, p: PseudoLayer, kept: dict[str, Any], dh, dc):
     """Returns the gradients for x, h, c and, as a PseudoLayer, for the parameters."""
     direct_dh = 0.0
     previous_dc = None
-    d_projection = None
-    if config.rnn_mode == "lstm":
+    d_projection = d_peepholes = None
+    if config.rnn_mode in LSTMS:
         i, f, g, o, tanh_c = (kept[name] for name in ("i", "f", "g", "o", "tanh_c"))
         dy = dh
         if p.projection is not None:
             d_projection = dh.T @ kept["y"]
             dy = dh @ p.projection
-        dc = np.where(kept["inside"], dc + dy * o * (1.0 - tanh_c**2), 0.0)
-        da = ds = np.concatenate(
-            [
-                dc * g * i * (1.0 - i),
-                dc * kept["c"] * f * (1.0 - f),
-                dc * i * (1.0 - g**2),
-                dy * tanh_c * o * (1.0 - o),
-            ],
-            axis=-1,
-        )
-        previous_dc = dc * f
+        d_o = dy * tanh_c * o * (1.0 - o)
+        peep_i, peep_f, peep_o = (0, 0, 0) if p.peepholes is None else p.peepholes
+        dc = np.where(kept["inside"], dc + dy * o * (1.0 - tanh_c**2) + d_o * peep_o, 0.0)
+        d_i, d_f = dc * g * i * (1.0 - i), dc * kept["c"] * f * (1.0 - f)
+        da = ds = np.concatenate([d_i, d_f, dc * i * (1.0 - g**2), d_o], axis=-1)
+        previous_dc = dc * f + d_i * peep_i + d_f * peep_f
+        if p.peepholes is not None:
+            terms = (d_i * kept["c"], d_f * kept["c"], d_o * kept["new_c"])
+            d_peepholes = np.stack([term.sum(axis=0) for term in terms])
     elif config.rnn_mode == "gru":
         r, z, g = kept["r"], kept["z"], kept["g"]
         dg = dh * (1.0 - z) * (1.0 - g**2)
@@ -315,6 +328,7 @@ def _step_backward(config: Any, p: PseudoLayer, kept: dict[str, Any], dh, dc):
         projection=d_projection,
         input_bias=da.sum(0),
         recurrent_bias=ds.sum(0),
+        peepholes=d_peepholes,
     )
     return dx, sum(d_read) + direct_dh, previous_dc, gradients
 
@@ -389,7 +403,7 @@ def forward(
     states = [_swap(state, time_major) for state in states]
     pseudo_layers = list(_pseudo_layers(config, weights, biases))
     kept, margin, inside = [], np.inf, True
-    if config.rnn_mode == "lstm":
+    if config.rnn_mode in LSTMS:
         states[1], inside, distance = _clip(config, states[1])
         margin = np.min(distance, initial=np.inf)
     final_states = [np.empty_like(state) for state in states]
@@ -400,7 +414,7 @@ def forward(
         for direction in range(num_dirs(config)):
             index = layer * num_dirs(config) + direction
             h = states[0][index]
-            c = states[1][index] if config.rnn_mode == "lstm" else None
+            c = states[1][index] if config.rnn_mode in LSTMS else None
             output = np.zeros((max_time, batch_size, h.shape[-1]))
             steps = [{}] * max_time
             for t in _steps(direction, max_time):
@@ -458,7 +472,7 @@ def backward(run: Forward, d_outputs: np.ndarray, d_states: Sequence[np.ndarray]
             index = layer * num_dirs(config) + direction
             p = run.pseudo_layers[index]
             dh = d_states[0][index]
-            dc = d_states[1][index] if config.rnn_mode == "lstm" else None
+            dc = d_states[1][index] if config.rnn_mode in LSTMS else None
             fan_in = config.input_size if layer == 0 else d_output[0].shape[-1] * num_dirs(config)
             d_input = np.zeros((*run.valid.shape[:2], fan_in))
             for t in reversed(_steps(direction, max_time)):
@@ -481,7 +495,7 @@ def backward(run: Forward, d_outputs: np.ndarray, d_states: Sequence[np.ndarray]
                 d_states[1][index] = dc
         if layer > 0 and run.masks is not None:
             dx = dx * run.masks[layer - 1]
-    if config.rnn_mode == "lstm":
+    if config.rnn_mode in LSTMS:
         d_states[1] = d_states[1] * run.inside
     return Gradients(
         inputs=_swap(dx, run.time_major),

@@ -12,7 +12,7 @@ onnx = pytest.importorskip("onnx")
 reference = pytest.importorskip("onnx.reference")
 ort = pytest.importorskip("onnxruntime")
 
-MODES = (*LAYERS, "gru_reset_before")
+MODES = (*LAYERS, "gru_reset_before", "lstm_peephole")
 # Sums of a few dozen products in float32 keep 6 digits; steps and layers cost one more.
 TOLERANCE = 1e-5
 

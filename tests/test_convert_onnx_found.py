@@ -220,26 +220,20 @@ NODE_CASES = {
     for case in loader.load_model_tests(kind="node")
     if any(part in case.name for part in ("_lstm_", "_gru_", "_rnn_"))
 }
-# Each with why it is refused.
-REFUSED = {"lstm_with_peepholes": "input P of ONNX node .* zeros"}
 
 
 def test_there_are_all_of_onnxs_cases():
-    assert len(NODE_CASES) == 18 and len(REFUSED) == 1
+    assert len(NODE_CASES) == 18
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", NODE_CASES)
 def test_onnxs_own_cases(name):
-    """Each is right or refused; the numbers are those of ONNX's standard."""
+    """The numbers are those of ONNX's standard."""
     model, values, expected = as_function_of_constants(NODE_CASES[name])
     (node,) = model.graph.node
     batch_major = any(each.name == "layout" and each.i for each in node.attribute)
     options = {"time_major": not batch_major, "return_state": True}
-    if name in REFUSED:
-        with pytest.raises(ValueError, match=REFUSED[name]):
-            convert.from_onnx(model, **options)
-        return
     check_node(model, values, expected, convert.from_onnx(model, **options), batch_major)
 
 
@@ -302,7 +296,7 @@ def with_lengths(case, direction: str) -> tuple:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
-@pytest.mark.parametrize("name", sorted(NODE_CASES.keys() - REFUSED.keys()))
+@pytest.mark.parametrize("name", NODE_CASES)
 def test_onnxs_cases_with_lengths(name, direction):
     case = NODE_CASES[name]
     model, values, expected = with_lengths(case, direction)

@@ -45,7 +45,8 @@ OF_LENGTHS = {
     "input_reversed": False,
     "computed": False,
 }
-OF_PEEPHOLES = {"none": True, "zeros": True, "computed_zeros": True, "numbers": False}
+OF_PEEPHOLES = {"none": True, "zeros": True, "computed_zeros": True, "numbers": True}
+OF_PEEPHOLES["given"] = False
 # How W, R and B come into being: exporters that fold no constants leave the nodes to the runtime.
 OF_WEIGHTS = {
     "initializer": True,
@@ -104,6 +105,8 @@ class Model:
         if flaw in OF_STATES:
             self.starts_from_inputs = "input" in flaw
         self.num_dirs = int(rng.integers(1, 3))
+        # All layers of a network have peepholes, or none has.
+        self.kind_of_peepholes = self.choose(OF_PEEPHOLES)
         self.has_bias = bool(rng.integers(2))
         self.kind_of_reset = int(rng.integers(3))
         self.kind_of_attributes = self.choose(OF_ATTRIBUTES)
@@ -170,10 +173,13 @@ class Model:
         for state in STATES[self.op_type]:
             inputs.append(self.initial_state(f"{state}_{layer}", self.choose(OF_STATES)))
         if self.op_type == "LSTM":
-            kind = self.choose(OF_PEEPHOLES)
+            kind = self.kind_of_peepholes
             peepholes = self.numbers(self.num_dirs, 3 * UNITS) * (kind != "zeros")
             if kind == "computed_zeros":
                 inputs.append(self.node("Sub", *[self.constant(peepholes)] * 2))
+            elif kind == "given":
+                inputs.append(f"peepholes_{layer}")
+                self.inputs[inputs[-1]] = peepholes
             else:
                 inputs.append("" if kind == "none" else self.constant(peepholes))
         attributes = {"hidden_size": UNITS, **self.node_attributes()}

@@ -60,6 +60,7 @@ def of_layer(layer, *more: keras.KerasTensor, size: int = 4, **call) -> keras.Mo
 
 
 OPERATORS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
+OPERATORS["lstm_peephole"] = "LSTM"
 
 
 @pytest.mark.parametrize("lengths", [None, [4, 6, 1], [0, 6, 3]])

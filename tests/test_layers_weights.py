@@ -77,6 +77,35 @@ def test_default_initializers(rnn_mode):
     assert all(np.all(bias == 0.0) for bias in biases)
 
 
+def test_peepholes():
+    """They begin as the kernel does, or as said, and nothing else treats them."""
+    strict = {"kernel_constraint": "non_neg", "recurrent_constraint": "non_neg"}
+    strict |= {f"{part}_regularizer": "l2" for part in ("kernel", "recurrent", "bias")}
+    for initializer in (None, "ones", "glorot_normal"):
+        options = {"kernel_initializer": "ones", "recurrent_initializer": "orthogonal"}
+        layer = make("lstm_peephole", 2, 30, peephole_initializer=initializer, **options, **strict)
+        layer.build(SHAPE)
+        again = type(layer).from_config(layer.get_config())
+        again.build(SHAPE)
+        for each in (layer, again):
+            named = {k: v.numpy() for k, v in each.named_weights().items() if k.endswith("_diag")}
+            assert list(named) == [f"layer_{i}_forward_w_{g}_diag" for i in (0, 1) for g in "ifo"]
+            if initializer == "glorot_normal":
+                assert all(0.02 < vector.std() < 0.4 for vector in named.values())
+                assert len({vector.tobytes() for vector in named.values()}) == 6
+            else:
+                assert all(np.all(vector == 1.0) for vector in named.values())
+    assert "use_peepholes" not in make("lstm").get_config()
+    before = layer.kernel.regularizer(layer.kernel.value)
+    layer.assign_named_weights({name: -vector for name, vector in named.items()})
+    assert before == layer.kernel.regularizer(layer.kernel.value)
+    after = layer.kernel.constraint(layer.kernel.value)
+    layer.kernel.assign(after)
+    for name, vector in named.items():
+        np.testing.assert_array_equal(layer.named_weights()[name], -vector)
+    assert layer.named_weights()["layer_0_forward_input_gate_recurrent_kernel"].numpy().min() == 0
+
+
 @pytest.mark.parametrize("seed", [None, 11, "generator"])
 @pytest.mark.parametrize("rnn_mode", MODES)
 def test_every_gate_has_its_own_numbers(rnn_mode, seed):

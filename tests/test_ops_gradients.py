@@ -79,6 +79,10 @@ PROBLEMS = {
     ),
     "lstm_clip": Problem(RnnConfig("lstm", 1, 4, 2, cell_clip=0.4)),
     "lstm_bidirectional": Problem(RnnConfig("lstm", 2, 2, 3, **BIDIRECTIONAL)),
+    "lstm_peephole": Problem(RnnConfig("lstm_peephole", 2, 3, 2, **BIDIRECTIONAL)),
+    "lstm_peephole_clip_lengths": Problem(
+        RnnConfig("lstm_peephole", 1, 4, 2, num_proj=2, cell_clip=0.4), sequence_lengths=(4, 0, 2)
+    ),
     "gru_bidirectional_lengths": Problem(
         RnnConfig("gru", 2, 2, 3, **BIDIRECTIONAL), sequence_lengths=(1, 4, 3)
     ),

@@ -80,6 +80,9 @@ SHAPES = [
     Shape("rnn_tanh", "float32", 37, 1, 1, 40, 1, 4, 2, 1, 2, 2, is_of_old_gpu=1, products=3),
     Shape("lstm", "float32", 61, 4, 0, 16, 1, 2, 1, 1, 2, 1, products=3),
     Shape("gru", "float32", 40, 2, 0, 24, 2, 3, 1, 1, 2, 1, products=3),
+    Shape("lstm_peephole", "float32", 24, 2, 1, 12, 1, 3, 1, 1, 2, 2),
+    Shape("lstm_peephole", "bfloat16", 22, 3, 0, 8, 1, 2, 1, 1, 1, 1),
+    Shape("lstm_peephole", "float32", 61, 4, 0, 16, 2, 2, 1, 1, 2, 1, products=3),
 ]
 
 # Stacks have no backward kernel.
@@ -95,6 +98,7 @@ STACKS = [
     Shape("lstm", "float32", 24, 1, 1, 24, 1, 2, 1, 1, 0, 0, 1, is_of_old_gpu=1, products=2),
     Shape("lstm", "float32", 44, 2, 1, 24, 1, 4, 2, 1, 0, 0, is_stack=1, products=3),
     Shape("gru", "float32", 20, 3, 1, 8, 1, 2, 1, 0, 0, 0, is_stack=1, products=3),
+    Shape("lstm_peephole", "float16", 24, 2, 1, 16, 1, 2, 1, 1, 0, 0, is_stack=1),
 ]
 
 
@@ -150,13 +154,14 @@ def _arguments(pointers: str, directions: int) -> type[ctypes.Structure]:
 
 
 FORWARD = _arguments(
-    "recurrent_weights projection input_bias recurrent_bias gates input_weights input cells "
-    "previous_h unprojected first_h first_c output last_h last_c",
+    "recurrent_weights projection vectors input_bias recurrent_bias gates input_weights input "
+    "cells previous_h unprojected first_h first_c output last_h last_c",
     8,
 )
 BACKWARD = _arguments(
-    "recurrent_weights projection gates cells previous_h first_c output_backprop last_h_backprop "
-    "last_c_backprop first_h_backprop first_c_backprop bias_sums projected_backprop",
+    "recurrent_weights projection vectors gates cells previous_h first_c output_backprop "
+    "last_h_backprop last_c_backprop first_h_backprop first_c_backprop bias_sums "
+    "projected_backprop",
     2,
 )
 
@@ -231,7 +236,8 @@ class _Network:
         self.dtype = random_configs.numpy_dtype(shape.dtype)
         self.gates = reference.NUM_GATES[shape.rnn_mode]
         self.slots = 4 if self.gates > 1 else 1
-        self.is_lstm = shape.rnn_mode == "lstm"
+        self.is_lstm = shape.rnn_mode in reference.LSTMS
+        self.num_vectors = 3 * (shape.rnn_mode == "lstm_peephole")
         gates, units = self.gates, shape.num_units
         self.config = types.SimpleNamespace(
             rnn_mode=shape.rnn_mode,
@@ -250,6 +256,7 @@ class _Network:
         self.of_input = [None] * directions
         self.of_input += [self._draw_weights() for _ in range(count - directions)]
         self.biases = [[self.draw(gates * units) for _ in range(2)] for _ in range(count)]
+        self.vectors = [self.draw(self.num_vectors, units, scale=0.3) for _ in range(count)]
 
     def _draw_weights(self) -> np.ndarray:
         gates, units = self.gates, self.shape.num_units
@@ -274,7 +281,7 @@ class _Network:
         weights, biases = [], []
         for i in range(count):
             of_input = eye[i] if self.of_input[i] is None else np.split(self.of_input[i], gates)
-            weights += [*of_input, *np.split(self.recurrent[i], gates)]
+            weights += [*of_input, *np.split(self.recurrent[i], gates), *self.vectors[i]]
             for side in self.biases[i]:
                 biases += np.split(side, gates)
         self.run = reference.forward(
@@ -306,6 +313,7 @@ class _Network:
         return types.SimpleNamespace(
             **NO_PROJECTION,
             recurrent_weights=self.recurrent[d],
+            vectors=self.vectors[d],
             input_bias=self.biases[d][0],
             recurrent_bias=self.biases[d][1],
             gates=gate_buffer,
@@ -404,8 +412,9 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
         d_recurrent = np.einsum(
             "abgi,abj->gij", of_recurrent[:, :, parts], b.previous_h.astype(np.float64)
         )
-        first = d * 2 * gates
+        first = d * (2 * gates + net.num_vectors)
         check("d_weights", d_recurrent, np.stack(expected_weights[first + gates :][:gates]))
+        first = d * 2 * gates
         check("d_input_bias", sums[:gates], np.stack(expected_biases[first:][:gates]))
         check("d_recurrent_bias", sums[parts], np.stack(expected_biases[first + gates :][:gates]))
 
@@ -540,6 +549,7 @@ def test_stacks_agree_with_the_reference(shape, with_lengths, folder):
             types.SimpleNamespace(
                 **NO_PROJECTION,
                 recurrent_weights=net.recurrent[layer],
+                vectors=net.vectors[layer],
                 input_bias=net.biases[layer][0],
                 recurrent_bias=net.biases[layer][1],
                 gates=gate_buffer if layer == 0 else ones(steps, batch, slots * units),

@@ -22,12 +22,13 @@ OPTIONS = [
         ("lstm", "one_bias", {"bias_mode": "single_recurrent"}),
         ("lstm", "projection", {"num_layers": 2, "num_proj": 2, "cell_clip": 0.5}),
         ("rnn_tanh", "skip", {"input_mode": "skip_input"}),
+        ("lstm_peephole", "deep", {"num_layers": 2, "direction": "bidirectional", "num_proj": 2}),
     ]
 ]
 
 
 def make_with(rnn_mode: str, options: dict, **kwargs):
-    return LAYERS[rnn_mode](**({"num_layers": 1, "num_units": 3} | options | kwargs))
+    return make(rnn_mode, **({"num_layers": 1, "num_units": 3} | options | kwargs))
 
 
 def canonical_names(layer) -> list[str]:

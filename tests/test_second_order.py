@@ -83,6 +83,7 @@ CASES = [
     for case in random_configs.random_cases(60, seed=71)
     if case.config.num_units < 42 and case.max_time < 9 and case.batch_size < 9
 ][:24]
+assert {case.config.rnn_mode for case in CASES} == reference.NUM_GATES.keys()
 # These small cases are for tests that take long to trace.
 WITH_DROPOUT, ONE_LAYER, CLIPPED = (
     random_configs.Case(1, config, 4, 3, time_major, True, (4, 0, 2))

@@ -14,12 +14,13 @@ import subprocess
 import numpy as np
 import pytest
 import random_configs
+import reference
 from cxx import KERNEL_FLAGS, ROOT, cell_macro, compiled, standard_headers
 
 # One worker of pytest-xdist runs all of them, so that what they share is compiled once.
 pytestmark = pytest.mark.xdist_group("step_kernels")
 
-MODES = ["lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before"]
+MODES = ["lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before", "lstm_peephole"]
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 DIRECTIONS = ["unidirectional", "bidirectional"]
 ENGINES = ["steps", "cudnn", "resident"]
@@ -113,7 +114,7 @@ def run(
     def unread(array: np.ndarray) -> np.ndarray:
         return np.where(padding, array.dtype.type(np.nan), array)
 
-    is_lstm = config.rnn_mode == "lstm"
+    is_lstm = config.rnn_mode in reference.LSTMS
     d_states = list(data.d_states)
     # The op returns c as it is, and its caller limits it.
     bound = data.inputs.dtype.type(np.float32(config.cell_clip) or np.inf)
@@ -181,11 +182,12 @@ CASES = [
     for case in random_configs.random_cases(160, seed=31)
     if case.config.num_units < 42
 ]
-# Both kinds of GRUs run every case of one of them.
+# Both kinds of GRUs, and of LSTMs, run every case of one of them.
 CASES += [
     dataclasses.replace(case, config=dataclasses.replace(case.config, rnn_mode=other))
     for case in CASES
-    for mode, other in (("gru", "gru_reset_before"), ("gru_reset_before", "gru"))
+    for pair in (("gru", "gru_reset_before"), reference.LSTMS)
+    for mode, other in (pair, pair[::-1])
     if case.config.rnn_mode == mode
 ]
 
@@ -203,11 +205,12 @@ HALF_CASES = [
 
 def test_cases_cover_what_only_single_steps_run():
     training = [case for case in CASES if case.is_training]
-    lstms = [case.config for case in training if case.config.rnn_mode == "lstm"]
-    assert any(config.num_proj and config.cell_clip for config in lstms)
-    assert any(config.num_proj and config.direction == "bidirectional" for config in lstms)
-    assert any(config.cell_clip and config.recurrent_dropout for config in lstms)
-    assert any(config.num_proj == config.num_units for config in lstms)
+    for mode in reference.LSTMS:
+        lstms = [case.config for case in training if case.config.rnn_mode == mode]
+        assert any(config.num_proj and config.cell_clip for config in lstms)
+        assert any(config.num_proj and config.direction == "bidirectional" for config in lstms)
+        assert any(config.cell_clip and config.recurrent_dropout for config in lstms)
+        assert any(config.num_proj == config.num_units for config in lstms)
     assert any(not case.is_training and case.config.num_proj for case in CASES)
     grus = [case.config for case in training if case.config.rnn_mode == "gru_reset_before"]
     assert any(c.recurrent_dropout and c.direction == "bidirectional" for c in grus)
@@ -276,12 +279,12 @@ def test_a_length_out_of_range_on_the_device(wrong, network, kernels):
         )
 
 
-# cuDNN has neither recurrent dropout nor projections to as many units.
+# cuDNN has neither recurrent dropout nor projections to as many units, and not all cells.
 OF_CUDNN = [
     case
     for case in CASES
     if not case.config.recurrent_dropout
-    and case.config.rnn_mode != "gru_reset_before"
+    and case.config.layout.is_in_cudnn
     and case.config.num_proj != case.config.num_units
 ]
 
@@ -395,7 +398,8 @@ def test_resident_runs_in_parts(network, kernels):
         ("projections", {"rnn_mode": "lstm", "num_proj": 1}, {}),
         ("skip_input", {"input_mode": "skip_input", "input_size": 4}, {}),
         ("cell clipping", {"rnn_mode": "lstm", "cell_clip": 1.0}, {}),
-        ("a GRU's reset gate before the product", {"rnn_mode": "gru_reset_before"}, {}),
+        ("rnn_mode gru_reset_before", {"rnn_mode": "gru_reset_before"}, {}),
+        ("rnn_mode lstm_peephole", {"rnn_mode": "lstm_peephole"}, {}),
         ("multiples of 16 bytes", {"num_units": 3}, {}),
     ],
 )

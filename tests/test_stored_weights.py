@@ -213,17 +213,14 @@ def test_the_two_kinds_of_grus(reset_after, use_bias):
             found.layer(other)
 
 
-def test_a_projection_and_peepholes():
+def test_a_projection():
     arrays = {
         "a/lstm_cell/kernel": normal(4 + 2, 12),
         "a/lstm_cell/bias": normal(12),
         "a/lstm_cell/projection/kernel": normal(3, 2),
-        "b/lstm_cell/kernel": normal(4 + 3, 12),
-        "b/lstm_cell/w_f_diag": normal(3),
     }
-    found = named_arrays.networks_in(arrays)
-    assert "peepholes" in found["b"].refusal
-    layer = found["a"].layer("lstm")
+    (found,) = named_arrays.networks_in(arrays).values()
+    layer = found.layer("lstm")
     assert (layer.input_size, layer.num_units, layer.num_proj) == (4, 3, 2)
     kernel, bias, projection = list(arrays.values())[:3]
     x, h, c = normal(2, 5, 4), np.zeros((2, 2)), np.zeros((2, 3))
@@ -232,6 +229,37 @@ def test_a_projection_and_peepholes():
         c = sigmoid(f + 1) * c + sigmoid(i) * np.tanh(g)
         h = (sigmoid(o) * np.tanh(c)) @ projection
     np.testing.assert_allclose(layer(x)[:, -1], h, atol=1e-6)
+
+
+@pytest.mark.parametrize("cell", ["lstm_cell", "lstm_block_fused_cell"])
+def test_peepholes(cell):
+    """The numbers are those of TensorFlow 1's own kernel."""
+    arrays = {
+        "kernel": normal(4 + 3, 12, seed=1),
+        "bias": normal(12, seed=2),
+        **{f"w_{gate}_diag": normal(3, seed=seed) for seed, gate in enumerate("ifo", start=3)},
+    }
+    (found,) = named_arrays.networks_in({f"a/{cell}/{k}": v for k, v in arrays.items()}).values()
+    assert "'lstm_peephole'" in found.unsaid
+    layer = found.layer("lstm_peephole", return_state=True)
+    x = normal(2, 5, 4)
+    zeros = np.zeros((2, 3), np.float32)
+    result = tf.raw_ops.BlockLSTM(
+        **dict(zip(("w", "b", "wci", "wcf", "wco"), arrays.values(), strict=True)),
+        seq_len_max=5,
+        x=x.swapaxes(0, 1),
+        cs_prev=zeros,
+        h_prev=zeros,
+        forget_bias=1.0,
+        cell_clip=-1.0,
+        use_peephole=True,
+    )
+    h, c = result.h.numpy(), result.cs.numpy()
+    expected = h.swapaxes(0, 1), h[-1][:, None], c[-1][:, None]
+    for value, each in zip(layer(x), expected, strict=True):
+        np.testing.assert_allclose(value, each, atol=1e-6)
+    del arrays["w_f_diag"]
+    assert not named_arrays.networks_in({f"a/{cell}/{k}": v for k, v in arrays.items()})
 
 
 # PyTorch.

@@ -124,8 +124,10 @@ def _of_node(name: str, node: Any) -> Network:
     )
 
 
-_OWN_TENSOR = re.compile(r"(.*?)/?(?:\.ATTRIBUTES/)?layer_(\d+)_(forward|backward)_(\w*)kernel")
-_OWN_GATES = {"forget_gate_": "lstm", "update_gate_": "gru"}
+_OWN_TENSOR = re.compile(
+    r"(.*?)/?(?:\.ATTRIBUTES/)?layer_(\d+)_(forward|backward)_(\w*)(?:kernel|(?<=_diag))"
+)
+_OWN_GATES = {"w_i_diag": "lstm_peephole", "forget_gate_": "lstm", "update_gate_": "gru"}
 # The mode of each of contrib's cells, and the number of gates in its kernel.
 _CONTRIB_MODES = {
     CELL_NAMES[constants.CUDNN_LSTM]: ("lstm", 4),
@@ -174,7 +176,7 @@ def _of_own_tensors(name: str, found: dict[str, Any]) -> Network:
     gates = found["gates"]
     mode = next((mode for gate, mode in _OWN_GATES.items() if gate in gates), "rnn")
     recurrent = next((gates[gate] for gate in gates if gate.endswith("recurrent_")), [None])
-    of_inputs = (g for g in gates if not g.endswith(("recurrent_", "projection_")))
+    of_inputs = (g for g in gates if not g.endswith(("recurrent_", "projection_", "_diag")))
     inputs = next((gates[gate][1] for gate in of_inputs), None)
     return Network(
         name,

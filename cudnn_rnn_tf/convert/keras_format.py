@@ -136,7 +136,9 @@ def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
             their own (`PerGate`) other than a forget gate's of ones.
     """
     target = "keras.layers"
-    network.check_layer(layer, target, num_proj=None, cell_clip=None, time_major=False)
+    network.check_layer(
+        layer, target, num_proj=None, cell_clip=None, use_peepholes=False, time_major=False
+    )
     if layer.num_layers > 1:
         network.check_layer(layer, target, return_state=False)
     weights = iter(network.pseudo_layers(layer))

@@ -53,6 +53,7 @@ _PARTS_OF_CELLS = re.compile(
     r"kernel|recurrent_kernel|bias|weights|biases|projection/kernel|w_[fio]_diag|[wb]_ru|[wb]_c"
     r"|(?:gates|candidate)/(?:kernel|bias|weights|biases)"
 )
+_PEEPHOLES = ("w_i_diag", "w_f_diag", "w_o_diag")
 _CELL_OF_KERAS = re.compile(r"cell|(lstm|gru|simple_rnn)_cell(_\d+)?")
 _DIRECTIONS = (re.compile(r"forward_.*|fw"), re.compile(r"backward_.*|bw"))
 _SAVED_CELL = re.compile(r"(.*cell)/vars/([012])")
@@ -64,7 +65,7 @@ class StoredNetwork(NamedTuple):
 
     Attributes:
         kind: the class that wrote it.
-        rnn_mode: "lstm", "gru", "gru_reset_before", "rnn".
+        rnn_mode: "lstm", "lstm_peephole", "gru", "gru_reset_before", "rnn".
         cells: the arrays of each pseudo-layer, by name.
         num_dirs: 1 or 2.
         forget_bias: what an LSTM adds to its forget gate's bias.
@@ -156,7 +157,10 @@ class StoredNetwork(NamedTuple):
             }
         rows = arrays["kernel"].T
         bias, projection = arrays.get("bias"), arrays.get("projection/kernel")
-        if mode == "lstm":
+        vectors = None
+        if mode == constants.LSTM_PEEPHOLE:
+            vectors = np.stack([arrays[name] for name in _PEEPHOLES])
+        if mode in (constants.CUDNN_LSTM, constants.LSTM_PEEPHOLE):
             # TensorFlow 1 has the gates in the order i, c, f, o.
             rows = reorder(rows, (0, 2, 1, 3))
             if bias is not None:
@@ -168,6 +172,7 @@ class StoredNetwork(NamedTuple):
             rows[:, -width:],
             bias,
             projection=None if projection is None else projection.T,
+            vectors=vectors,
         )
 
 
@@ -209,8 +214,11 @@ def _of_cell(name: str, cell: dict[str, Array]) -> StoredNetwork | None:
         return stored._replace(unsaid=_unsaid(rnn_mode, "")) if is_whole else None
     if "kernel" not in cell or len(cell["kernel"].shape) != 2:
         return None
-    if any(part.endswith("_diag") for part in cell):
-        return stored._replace(refusal="it has peepholes, for which there is no fused op")
+    if any(part in cell for part in _PEEPHOLES):
+        if any(part not in cell for part in _PEEPHOLES):
+            return None
+        rnn_mode = constants.LSTM_PEEPHOLE
+        stored = stored._replace(rnn_mode=rnn_mode)
     bias = ", and of 1 that is added to the forget gate's bias" if forget_bias else ""
     return stored._replace(unsaid=_unsaid(rnn_mode, bias))
 

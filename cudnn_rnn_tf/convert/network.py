@@ -15,7 +15,7 @@ from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut, join, shapes
 LAYERS = {layer.rnn_mode: layer for layer in (CudnnLSTM, CudnnGRU, CudnnRNNTanh, CudnnRNNRelu)}
 NUM_GATES = {
     rnn_mode: RnnConfig(rnn_mode, 1, 1, 1).layout.num_gates
-    for rnn_mode in (*LAYERS, constants.GRU_RESET_BEFORE)
+    for rnn_mode in (*LAYERS, constants.GRU_RESET_BEFORE, constants.LSTM_PEEPHOLE)
 }
 # The least bias mode that holds biases of the input side, or not, and of the recurrent side.
 _BIAS_MODES = {
@@ -95,7 +95,7 @@ def make_layer(
     """Returns a built layer that holds the weights.
 
     Args:
-        rnn_mode: "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu".
+        rnn_mode: "lstm", "gru", "gru_reset_before", "lstm_peephole", "rnn_tanh" or "rnn_relu".
         weights: per pseudo-layer.
         num_dirs: 1 or 2.
         options: to the layer's constructor. By default the dtype is the weights', and the bias
@@ -126,6 +126,8 @@ def make_layer(
         options["num_proj"] = bottom.projection.shape[0]
     if rnn_mode == constants.GRU_RESET_BEFORE:
         rnn_mode, options["reset_after"] = constants.CUDNN_GRU, False
+    if rnn_mode == constants.LSTM_PEEPHOLE:
+        rnn_mode, options["use_peepholes"] = constants.CUDNN_LSTM, True
     layer = LAYERS[rnn_mode](
         num_layers=len(weights) // num_dirs,
         num_units=bottom.recurrent_kernel.shape[0] // NUM_GATES[rnn_mode],

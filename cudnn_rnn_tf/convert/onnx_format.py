@@ -1,7 +1,8 @@
 """Converts from and to ONNX's operators LSTM, GRU and RNN.
 
 ONNX has one node per layer, with both directions stacked: W [D, G * H, fan_in], R [D, G * H, H]
-and B [D, 2 * G * H], the input side's biases first. The gates are in the order i o f c and z r h;
+and B [D, 2 * G * H], the input side's biases first, and peepholes P [D, 3 * H] of the gates i o f.
+The gates are in the order i o f c and z r h;
 its GRU is "gru" with `linear_before_reset=1` and "gru_reset_before" with 0.
 """
 
@@ -26,6 +27,7 @@ _TO_ONNX = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 _LIKELY_MODES = {"LSTM": constants.CUDNN_LSTM, "GRU": constants.CUDNN_GRU}
 _OPERATORS = {
     constants.CUDNN_LSTM: "LSTM",
+    constants.LSTM_PEEPHOLE: "LSTM",
     constants.CUDNN_GRU: "GRU",
     constants.GRU_RESET_BEFORE: "GRU",
 }
@@ -77,10 +79,10 @@ def from_onnx(
     Raises:
         TypeError: if `model` is neither.
         ValueError: if the model has no such network, or several and no name says which, or there
-            is no equivalent here: other activations, `clip`, `input_forget`, peepholes that are not
-            zero, initial states that are neither constants nor inputs of the model, sequence
-            lengths that are no input of the model. Also if the network starts from constants that
-            are not zero and `return_initial_state` is false.
+            is no equivalent here: other activations, `clip`, `input_forget`, initial states that
+            are neither constants nor inputs of the model, sequence lengths that are no input of the
+            model. Also if the network starts from constants that are not zero and
+            `return_initial_state` is false.
         ImportError: if the package onnx is not installed.
 
     Warns:
@@ -239,7 +241,7 @@ def save_onnx(model: Any, path: pathlib.Path) -> None:
 
 
 class Node(NamedTuple):
-    """What makes a node of a layer's weights: its operator, attributes, and W, R and B by name."""
+    """What makes a node of a layer's weights: its operator, attributes, and W, R, B, P by name."""
 
     op_type: str
     attributes: dict[str, Any]
@@ -259,6 +261,8 @@ def node_of(rnn_mode: str, weights: Sequence[network.PseudoLayer]) -> Node:
         arrays["B"] = np.stack(
             [np.concatenate([reorder(side, order) for side in sides]) for sides in biases]
         )
+    if rnn_mode == constants.LSTM_PEEPHOLE:
+        arrays["P"] = np.stack([part.vectors[[0, 2, 1]].ravel() for part in weights])
     attributes: dict[str, Any] = {}
     if len(weights) == 2:
         attributes["direction"] = "bidirectional"
@@ -286,7 +290,7 @@ class _ModelWriter:
     ):
         self._onnx = onnx
         self._layer = layer
-        self._states = ("h", "c")[: 2 if layer.rnn_mode == constants.CUDNN_LSTM else 1]
+        self._states = ("h", "c")[: len(layer.state_shape(None))]
         self._with_initial_state = with_initial_state
         self._with_sequence_lengths = with_sequence_lengths
         self._initial_state = initial_state
@@ -388,7 +392,8 @@ class _ModelWriter:
             x,
             *(constant(name) if name in node.arrays else "" for name in "WRB"),
             "sequence_lengths" if self._with_sequence_lengths else "",
-            *initial,
+            *(initial or [""] * len(self._states)),
+            *([constant("P")] if "P" in node.arrays else []),
         ]
         names = [f"{prefix}_{state}" for state in self._states]
         for collected, name in zip(final, names, strict=True):

@@ -107,7 +107,7 @@ class Graph(Scope):
             if not given or given == list(activations) * self.num_dirs(node):
                 if mode == constants.CUDNN_GRU and not self._resets_after(node):
                     return constants.GRU_RESET_BEFORE
-                return mode
+                return constants.LSTM_PEEPHOLE if self._has_peepholes(node) else mode
         raise ValueError(
             f"activations {given} of ONNX node {node.name!r} have no equivalent: expected, per "
             f"direction, {' or '.join(map(str, modes))}"
@@ -115,6 +115,13 @@ class Graph(Scope):
 
     def _resets_after(self, node: Any) -> int:
         return self.attributes(node).get("linear_before_reset", 0)
+
+    def _has_peepholes(self, node: Any) -> bool:
+        """Returns whether an LSTM has peepholes, which may be zeros that stand for none."""
+        if kind_of(node) != "LSTM" or not (name := input_of(node, 7)):
+            return False
+        sources = self._sources(name, is_state=True)
+        return any(not isinstance(source, np.ndarray) or np.any(source) for source in sources)
 
     def pseudo_layers(self, node: Any) -> list[network.PseudoLayer]:
         """Returns a node's weights.
@@ -140,6 +147,8 @@ class Graph(Scope):
         tensors = {"W": kernels, "R": recurrent_kernels}
         if input_of(node, 3):
             tensors["B"], shapes["B"] = self.weight(node, 3, "B", 2), (num_dirs, 2 * rows)
+        if self._has_peepholes(node):
+            tensors["P"], shapes["P"] = self.weight(node, 7, "P", 2), (num_dirs, 3 * units)
         for argument, tensor in tensors.items():
             if tensor.shape != shapes[argument]:
                 raise ValueError(
@@ -152,7 +161,10 @@ class Graph(Scope):
             sides = [kernels[direction], recurrent_kernels[direction]]
             if "B" in tensors:
                 sides += np.split(tensors["B"][direction], 2)
-            result.append(network.PseudoLayer(*(reorder(side, order) for side in sides)))
+            part = network.PseudoLayer(*(reorder(side, order) for side in sides))
+            if "P" in tensors:
+                part = part._replace(vectors=tensors["P"][direction].reshape(3, units)[[0, 2, 1]])
+            result.append(part)
         return result
 
     def _check(self, node: Any) -> None:
@@ -180,7 +192,7 @@ class Graph(Scope):
         last = 8 if operator(node) == _QUANTIZED else None
         for index, name in enumerate(node.input[4:last]):
             names = _OPTIONAL_INPUTS[kind_of(node)]
-            if name:
+            if name and names[index : index + 1] != ("P",):
                 self._check_input(node, name, names[index] if index < len(names) else "")
 
     def _check_input(self, node: Any, name: str, meaning: str) -> str:
@@ -199,20 +211,19 @@ class Graph(Scope):
         """
         takes_input = meaning in ("sequence_lens", "initial_h", "initial_c")
         takes_numbers = meaning in ("initial_h", "initial_c")
-        takes_zeros = takes_numbers or meaning == "P"
         constants, inputs = False, False
-        for source in self._sources(name, is_state=takes_zeros) if name else ():
+        for source in self._sources(name, is_state=takes_numbers) if name else ():
             if isinstance(source, np.ndarray):
-                if takes_zeros and not np.any(source):
+                if takes_numbers and not np.any(source):
                     continue
                 if takes_numbers and not inputs:
                     constants = True
                     continue
-                source = "a constant" if not takes_zeros else "a constant that is not zero"
+                source = "a constant that is not zero" if takes_numbers else "a constant"
             elif takes_input and self.is_input(source) and not constants:
                 inputs = True
                 continue
-            expected = ["zeros"] * takes_zeros + ["constants"] * takes_numbers
+            expected = ["zeros", "constants"] * takes_numbers
             expected += ["an input of the model"] * takes_input
             raise ValueError(
                 f"input {meaning or 'number 6 or later'} of ONNX node {node.name!r}, {name!r}, has "
@@ -284,6 +295,7 @@ class Graph(Scope):
             operator(node),
             *(attributes.get(name) for name in names),
             self._resets_after(node),
+            self._has_peepholes(node),
             *(str(source) for value in lengths for source in self._sources(value, False)),
         )
 
@@ -334,7 +346,7 @@ class Graph(Scope):
         return 2 if self.attributes(node).get("direction") == b"bidirectional" else 1
 
     def weight(self, node: Any, index: int, argument: str, rank: int) -> np.ndarray:
-        """Returns the values of W, R or B.
+        """Returns the values of W, R, B or P.
 
         Raises:
             ValueError: if it is no constant, or its rank is another one.

@@ -135,7 +135,13 @@ def to_torch(layer: CudnnRNN) -> Any:
 def state_dict(layer: CudnnRNN) -> dict[str, np.ndarray]:
     """Returns `to_torch`'s state dict as arrays, without PyTorch; raises as `to_torch` does."""
     target = "torch.nn"
-    network.check_layer(layer, target, cell_clip=None, go_backwards=False, reset_after=True)
+    network.check_layer(
+        *(layer, target),
+        cell_clip=None,
+        use_peepholes=False,
+        go_backwards=False,
+        reset_after=True,
+    )
     if getattr(layer, "num_proj", None) == layer.num_units:
         raise ValueError(
             f"num_proj={layer.num_units} of layer {layer.name!r} has no equivalent in {target}: "
@@ -378,7 +384,7 @@ def _checked_mode(parameters: Mapping[str, np.ndarray], rnn_mode: str | None) ->
         found = {"lstm"} if rows % network.NUM_GATES["lstm"] == 0 else set()
     else:
         # PyTorch has no GRU whose reset gate acts before the product.
-        modes = network.NUM_GATES.keys() - {constants.GRU_RESET_BEFORE}
+        modes = network.NUM_GATES.keys() - {constants.GRU_RESET_BEFORE, constants.LSTM_PEEPHOLE}
         found = {mode for mode in modes if rows == network.NUM_GATES[mode] * outputs}
     if not found:
         raise ValueError(

@@ -280,6 +280,7 @@ def _handle(context: Any, node: Any, **_: Any) -> None:
         lengths if attribute("has_sequence_lengths") else "",
         initial_h,
         *([initial_c] if config.is_lstm else []),
+        *([constant(found.arrays["P"])] if "P" in found.arrays else []),
     ]
     kind = context.get_dtype(outputs)
     time, batch = context.get_shape(source)[:2]

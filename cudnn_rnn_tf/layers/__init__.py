@@ -32,18 +32,25 @@ class CudnnLSTM(CudnnRNN):
     """The Keras layer: a stack of LSTM layers in one op.
 
     i, f, o = σ(W x + R h + b_W + b_R), c̃ = tanh(W_c x + R_c h + b_Wc + b_Rc), c' = f∘c + i∘c̃,
-    h' = o∘tanh(c'); with projection h' = W_p (o∘tanh(c')).
+    h' = o∘tanh(c'); with projection h' = W_p (o∘tanh(c')). With peepholes, p_i∘c and p_f∘c are
+    added to what i and f are the sigmoid of, and p_o∘c' to that of o: TensorFlow 1's `LSTMCell` and
+    `LSTMBlockFusedCell` with `use_peephole(s)`, ONNX's LSTM with P. cuDNN does not have them; this
+    package's kernels run them on a GPU.
 
     Called on inputs [B, T, I], the layer returns outputs [B, T, D * P] of its type; with
     `return_state`, a tuple of them and of the final states h [B, L * D, P] and c [B, L * D, H].
     P is `num_proj`, or H without it; D is the number of directions. The arguments of calls, and
-    those of the constructor but for these two, are those of
+    those of the constructor but for these, are those of
     `cudnn_rnn_tf.layers.rnn_layer.CudnnRNN`.
 
     Args:
         num_proj: size P of the recurrent projection, at most `num_units`; None for none.
         cell_clip: bound to which the cell states, the initial ones included, are clipped; None for
-            none.
+            none. Peepholes see the clipped ones.
+        use_peepholes: whether the gates see the cell state. The vectors [H] are called
+            `…_w_i_diag`, `…_w_f_diag` and `…_w_o_diag`, as in TensorFlow 1's checkpoints.
+        peephole_initializer: of these vectors, each on its own; None for `kernel_initializer`, as
+            in TensorFlow 1. Regularizers and constraints leave them alone.
 
     Raises:
         TypeError: if an argument is of the wrong type, or one of another package's layers.
@@ -73,6 +80,8 @@ class CudnnLSTM(CudnnRNN):
         *,
         num_proj: int | None = None,
         cell_clip: float | None = None,
+        use_peepholes: bool = False,
+        peephole_initializer: Any = None,
         recurrent_initializer: Any = None,
         bias_mode: str = "double",
         return_sequences: bool = True,
@@ -90,6 +99,8 @@ class CudnnLSTM(CudnnRNN):
         **kwargs: Any,
     ):
         self._projection_and_clip = {"num_proj": num_proj or 0, "cell_clip": cell_clip or 0.0}
+        if use_peepholes:
+            self.rnn_mode = constants.LSTM_PEEPHOLE
         super().__init__(
             num_layers,
             num_units,
@@ -118,6 +129,8 @@ class CudnnLSTM(CudnnRNN):
             **kwargs,
         )
 
+        self.peephole_initializer = keras.initializers.get(peephole_initializer)
+
     def _own_config(self) -> dict[str, Any]:
         return self._projection_and_clip
 
@@ -128,6 +141,18 @@ class CudnnLSTM(CudnnRNN):
     @property
     def cell_clip(self) -> float | None:
         return self._config.cell_clip or None
+
+    @property
+    def use_peepholes(self) -> bool:
+        return self.rnn_mode == constants.LSTM_PEEPHOLE
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        if not self.use_peepholes:
+            # The first versions do not know the arguments.
+            return config
+        initializer = keras.initializers.serialize(self.peephole_initializer)
+        return {**config, "use_peepholes": True, "peephole_initializer": initializer}
 
 
 @_with_shared_arguments

@@ -19,7 +19,8 @@ def stacked_parts(
 
     Returns:
         Per pseudo-layer: the input kernels [fan_in, G * H] and the recurrent kernels [P, G * H]
-        (and projections [H, P]), and per pseudo-layer and side the biases [G * H].
+        (and projections [H, P]), and per pseudo-layer and side the biases [G * H]. A cell's vectors
+        are not among them.
     """
     layers = pseudo_layers.cut(config, params)
     kernels = [tf.transpose(layer.kernel) for layer in layers if layer.kernel is not None]
@@ -40,8 +41,10 @@ def params_from_stacked(
     kernels: Sequence[tf.Tensor],
     recurrent_kernels: Sequence[tf.Tensor],
     biases: Sequence[tf.Tensor],
+    *,
+    params: tf.Tensor,
 ) -> tf.Tensor:
-    """The inverse of `stacked_parts`."""
+    """The inverse of `stacked_parts`. What that leaves out comes from `params`."""
     of_inputs, of_states, of_biases = iter(kernels), iter(recurrent_kernels), iter(biases)
 
     def taken(shape: Any, tensors: Iterator[tf.Tensor]) -> tf.Tensor | None:
@@ -57,8 +60,11 @@ def params_from_stacked(
             projection=transposed(shapes.projection, of_states),
             bias=taken(shapes.bias, of_biases),
             recurrent_bias=taken(shapes.recurrent_bias, of_biases),
+            vectors=before.vectors,
         )
-        for shapes in pseudo_layers.shapes(config)
+        for shapes, before in zip(
+            pseudo_layers.shapes(config), pseudo_layers.cut(config, params), strict=True
+        )
     ]
     return pseudo_layers.join(config, layers)
 
@@ -68,6 +74,7 @@ def make_initializer(
     kernel_initializer: Callable[..., tf.Tensor],
     recurrent_initializer: Callable[..., tf.Tensor],
     bias_initializer: Callable[..., tf.Tensor],
+    vector_initializer: Callable[..., tf.Tensor],
 ) -> Callable[..., tf.Tensor]:
     """Returns an initializer of the buffer that fills each canonical tensor on its own.
 
@@ -81,6 +88,7 @@ def make_initializer(
     gates = _gates(config)
     for initializer in (kernel_initializer, recurrent_initializer, bias_initializer):
         _check_gates(config, initializer)
+    num_weights = len(config.layout.weight_shapes)
 
     def initialize(shape: Sequence[int], dtype: Any = None, **_: Any) -> tf.Tensor:
         canonical: list[tf.Tensor] = []
@@ -90,13 +98,13 @@ def make_initializer(
             zip(config.canonical_names, config.canonical_shapes, strict=True)
         ):
             if len(part_shape) == 1:
-                initializer = bias_initializer
+                initializer = vector_initializer if index < num_weights else bias_initializer
             elif name.endswith(("recurrent_kernel", "projection_kernel")):
                 initializer = recurrent_initializer
             else:
                 initializer = kernel_initializer
             initializer = _of_gate(config, initializer, name)
-            if isinstance(initializer, AllGates) and "projection" not in name:
+            if isinstance(initializer, AllGates) and _gate_of(name) in gates:
                 position = gates.index(_gate_of(name))
                 first = index - position
                 if first not in drawn:
@@ -109,7 +117,6 @@ def make_initializer(
             else:
                 value = with_own_seed(initializer, index)(part_shape[::-1], dtype=dtype)
             canonical.append(tf.transpose(tf.convert_to_tensor(value, dtype=dtype)))
-        num_weights = len(config.layout.weight_shapes)
         return ops.canonical_to_params(config, canonical[:num_weights], canonical[num_weights:])
 
     return initialize
@@ -125,7 +132,11 @@ def _gate_of(name: str) -> str:
 def _gates(config: RnnConfig) -> list[str]:
     """Returns the names of the gates, in cuDNN's order; [""] for plain RNNs."""
     names = config.layout.weight_names
-    return list(dict.fromkeys(_gate_of(name) for name in names if "projection" not in name))
+    return list(
+        dict.fromkeys(
+            _gate_of(name) for name in names if re.search("(?<!projection)_kernel$", name)
+        )
+    )
 
 
 def _check_gates(config: RnnConfig, initializer: Any) -> None:
@@ -217,14 +228,14 @@ def make_constraint(
         return None
 
     def constrain(params: tf.Tensor) -> tf.Tensor:
+        params = tf.convert_to_tensor(params)
         return params_from_stacked(
             config,
             *(
                 [tf.convert_to_tensor(function(part)) for part in parts] if function else parts
-                for function, parts in zip(
-                    functions, stacked_parts(config, tf.convert_to_tensor(params)), strict=True
-                )
+                for function, parts in zip(functions, stacked_parts(config, params), strict=True)
             ),
+            params=params,
         )
 
     return _Constraint(constrain)

@@ -268,6 +268,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
                 self.kernel_initializer,
                 self.recurrent_initializer or self.kernel_initializer,
                 self.bias_initializer,
+                getattr(self, "peephole_initializer", None) or self.kernel_initializer,
             ),
             dtype=self.variable_dtype,
             name="opaque_kernel",

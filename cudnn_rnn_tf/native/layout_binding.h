@@ -73,9 +73,8 @@ inline RnnSpec MakeSpec(const py::args& args, const py::kwargs& kwargs) {
   return spec;
 }
 
-inline py::tuple ShapeOf(const ParamBlock& block, bool is_bias) {
-  if (is_bias) return py::make_tuple(block.rows);
-  return py::make_tuple(block.rows, block.cols);
+inline py::tuple ShapeOf(const ParamBlock& block) {
+  return py::tuple(py::cast(block.Shape()));
 }
 
 // Returns the array if it holds numbers, and throws otherwise: the bytes of
@@ -113,7 +112,7 @@ class LayoutBinding {
   py::list Shapes(bool is_bias) const {
     py::list shapes;
     for (const ParamBlock& block : blocks(is_bias)) {
-      shapes.append(ShapeOf(block, is_bias));
+      shapes.append(ShapeOf(block));
     }
     return shapes;
   }
@@ -133,7 +132,7 @@ class LayoutBinding {
 
   // Returns (index of the pseudo-layer, field of Python's PseudoLayer, shape)
   // for each tensor of a pseudo-layer, in the buffer's order. The gates of a
-  // side are adjacent, so they form one tensor.
+  // side are adjacent, so they form one tensor, and so do a cell's vectors.
   py::list PseudoLayerTensors() const {
     static constexpr const char* kFields[2][3] = {
         {"kernel", "recurrent_kernel", "projection"},
@@ -142,13 +141,18 @@ class LayoutBinding {
     py::list tensors;
     for (const bool is_bias : {false, true}) {
       for (ParamBlock block : blocks(is_bias)) {
-        if (block.linear_layer_id % gates != 0) continue;
+        const int64_t index = block.layer * spec_.num_dirs() + block.dir;
+        if (block.linear_layer_id == 2 * gates + 1) {
+          tensors.append(py::make_tuple(
+              index, "vectors",
+              py::make_tuple(spec_.kind().num_vectors, block.rows)));
+        }
+        if (block.is_vector() || block.linear_layer_id % gates != 0) continue;
         const int64_t side = block.linear_layer_id / gates;
         const bool is_projection = side == 2;
         if (!is_projection) block.rows *= gates;
         tensors.append(
-            py::make_tuple(block.layer * spec_.num_dirs() + block.dir,
-                           kFields[is_bias][side], ShapeOf(block, is_bias)));
+            py::make_tuple(index, kFields[is_bias][side], ShapeOf(block)));
       }
     }
     return tensors;
@@ -166,13 +170,12 @@ class LayoutBinding {
       for (size_t i = 0; i < blocks(is_bias).size(); ++i) {
         const ParamBlock& block = blocks(is_bias)[i];
         const py::array& tensor = is_bias ? biases[i] : weights[i];
-        const bool fits = tensor.ndim() == (is_bias ? 1 : 2) &&
-                          tensor.shape(0) == block.rows &&
-                          (is_bias || tensor.shape(1) == block.cols);
-        if (!fits) {
-          throw py::value_error(
-              "expected shape " + Text(ShapeOf(block, is_bias)) + " for " +
-              block.Name() + ", but received " + Text(tensor.attr("shape")));
+        const std::vector<int64_t> shape(tensor.shape(),
+                                         tensor.shape() + tensor.ndim());
+        if (shape != block.Shape()) {
+          throw py::value_error("expected shape " + Text(ShapeOf(block)) +
+                                " for " + block.Name() + ", but received " +
+                                Text(tensor.attr("shape")));
         }
         if (!tensor.dtype().equal(dtype)) {
           throw py::type_error("expected dtype " + Text(dtype) + " for " +
@@ -209,8 +212,8 @@ class LayoutBinding {
     for (const bool is_bias : {false, true}) {
       py::list& list = is_bias ? canonical.second : canonical.first;
       for (const ParamBlock& block : blocks(is_bias)) {
-        py::array tensor(
-            dtype, py::cast<std::vector<py::ssize_t>>(ShapeOf(block, is_bias)));
+        py::array tensor(dtype,
+                         py::cast<std::vector<py::ssize_t>>(ShapeOf(block)));
         std::memcpy(tensor.mutable_data(),
                     from + block.offset * dtype.itemsize(),
                     block.size() * dtype.itemsize());

@@ -79,7 +79,8 @@ Where every canonical tensor stands in a network's opaque buffer.
 All matrices come first, pseudo-layer by pseudo-layer (index
 `layer * num_dirs + direction`); within one, the gates' input-side matrices
 [num_units, fan_in], their recurrent-side matrices and, with projection,
-[num_proj, num_units]; each row-major. All biases [num_units] follow in the same
+[num_proj, num_units], each row-major, and the cell's vectors [num_units], if it
+has any. All biases [num_units] follow in the same
 order. There is no padding: a two-unit tanh RNN over three inputs holds
 W [2, 3] at 0, R [2, 2] at 6, b_W [2] at 10 and b_R [2] at 12, 14 numbers in all.
 
@@ -94,6 +95,16 @@ Raises:
       .def_property_readonly(
           "num_gates",
           [](const LayoutBinding& layout) { return layout.spec().num_gates(); })
+      .def_property_readonly(
+          "has_c",
+          [](const LayoutBinding& layout) { return layout.spec().is_lstm(); },
+          "Whether the cell has a state c beside h.")
+      .def_property_readonly(
+          "is_in_cudnn",
+          [](const LayoutBinding& layout) {
+            return layout.spec().kind().is_in_cudnn();
+          },
+          "Whether cuDNN has the cell.")
       .def_property_readonly(
           "num_dirs",
           [](const LayoutBinding& layout) { return layout.spec().num_dirs(); })
@@ -123,8 +134,9 @@ Raises:
           [](const LayoutBinding& layout) { return layout.Offsets(true); })
       .def_property_readonly(
           "pseudo_layer_tensors", &LayoutBinding::PseudoLayerTensors,
-          "For each tensor that stacks a side's gates, and each projection, in "
-          "the buffer's order: the pseudo-layer's index, the tensor's name and "
+          "For each tensor that stacks a side's gates or a cell's vectors, and "
+          "each projection, in the buffer's order: the pseudo-layer's index, "
+          "the tensor's name and "
           "its shape.")
       .def("canonical_to_params", &LayoutBinding::CanonicalToParams,
            py::arg("weights"), py::arg("biases"), R"doc(

@@ -6,7 +6,7 @@ TensorFlow's own operations and differentiates those twice.
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants, ops
+from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.ops import op_gradients, step_by_step
 
@@ -118,7 +118,7 @@ def dropout_masks(
     rate = tf.cast(tf.constant(config.dropout, tf.float32), tf.float64)
     shares = tf.split(tf.eye(num_dirs * size, dtype=dtype), num_dirs)
     # On a GPU, the kernels that run what cuDNN lacks have other masks than cuDNN.
-    is_for_own_kernels = config.recurrent_dropout or config.rnn_mode == constants.GRU_RESET_BEFORE
+    is_for_own_kernels = config.recurrent_dropout or not config.layout.is_in_cudnn
     masks = []
     for layer in range(config.num_layers - 1):
         probe = RnnConfig(

@@ -140,6 +140,7 @@ def _run_pseudo_layer(
     """
     steps: dict[str, Callable[..., list[tf.Tensor]]] = {
         constants.CUDNN_LSTM: _lstm_step,
+        constants.LSTM_PEEPHOLE: _lstm_step,
         constants.CUDNN_GRU: _gru_step,
         constants.GRU_RESET_BEFORE: _gru_step_reset_before,
     }
@@ -229,8 +230,15 @@ def _lstm_step(
 ) -> list[tf.Tensor]:
     i, f, g, o = tf.split(input_side + _recurrent_side(layer, masks, h), 4, axis=-1)
     # The cell state is stored unclipped and clipped when it is read.
-    c = tf.sigmoid(f) * ops.clip_cell_state(config, c) + tf.sigmoid(i) * tf.tanh(g)
-    h = tf.sigmoid(o) * tf.tanh(ops.clip_cell_state(config, c))
+    before = ops.clip_cell_state(config, c)
+    if layer.vectors is not None:
+        i += layer.vectors[0] * before
+        f += layer.vectors[1] * before
+    c = tf.sigmoid(f) * before + tf.sigmoid(i) * tf.tanh(g)
+    after = ops.clip_cell_state(config, c)
+    if layer.vectors is not None:
+        o += layer.vectors[2] * after
+    h = tf.sigmoid(o) * tf.tanh(after)
     if layer.projection is not None:
         h = tf.matmul(h, layer.projection, transpose_b=True)
     return [h, c]

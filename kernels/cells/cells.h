@@ -12,6 +12,7 @@
 //     multiplies factors before it knows the gradient, a CPU does not.
 //   ThroughLimit(c, factor): the factor, or 0 where Limit changes c.
 //   ReluSlope(y): 1 where y > 0, else 0, as a Factor.
+//   OfVector(i): of a cell with vectors, the unit's number in one of them.
 #ifndef CUDNN_RNN_TF_KERNELS_CELLS_CELLS_H_
 #define CUDNN_RNN_TF_KERNELS_CELLS_CELLS_H_
 
@@ -23,6 +24,10 @@
 // and replaces dc, the gradient of c, by that of the previous c. A cell that
 // reads h sets `carry_h` to the gradient that goes to the previous h without
 // passing a gate.
+//
+// A cell may have kVectors vectors of weights, with one number of each unit.
+// VectorGradients sets what a step adds to their gradients, given the dz that
+// Backward has computed and c after and before the step.
 //
 // Of the gates, the first `joint_gates` read the sum of their products with the
 // input and with h. If there is one more, it has a slot after the gates. Unless
@@ -54,21 +59,26 @@ struct CellShape {
   static constexpr bool kHasC = false;
   // Whether a step reads h besides by the recurrent matrices.
   static constexpr bool kReadsH = false;
+  static constexpr int kVectors = 0;
 
   template <typename F, typename V>
   static void ResetForward(const F&, const V*, V, V*) {}
   template <typename F, typename V>
   static void ResetBackward(const F&, const V*, V, V, V*, V*) {}
+  template <typename F, typename V>
+  static void VectorGradients(const F&, const V*, V, V, V*) {}
 };
 
 #include "gru.h"
 #include "gru_reset_before.h"
 #include "lstm.h"
+#include "lstm_peephole.h"
 #include "rnn.h"
 
 // In the order of RnnMode.
 template <typename... Cells>
 struct CellList {};
-using AllCells = CellList<Lstm, Gru, RnnTanh, RnnRelu, GruResetBefore>;
+using AllCells =
+    CellList<Lstm, Gru, RnnTanh, RnnRelu, GruResetBefore, LstmPeephole>;
 
 #endif  // CUDNN_RNN_TF_KERNELS_CELLS_CELLS_H_

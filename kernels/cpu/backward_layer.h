@@ -51,6 +51,7 @@ struct CpuNetwork<T>::BackwardLayer {
   int64_t dz_stride = 0;
   // The masked states with recurrent dropout, [N, num_gates * P].
   T* masked[2] = {};
+  T* vectors[2] = {};            // [num_vectors, H]
   RightMatrix<T> projection[2];  // [P, H]
   // Only with a projection: the gradient of its result, [N, P], and what was
   // projected, [N, H].

@@ -34,6 +34,7 @@ struct CellFunctions {
   };
 
   T clip;  // 0 for none.
+  V vectors[3];
 
   V Sigmoid(V x) const { return CRNN_SIMD_NAME::Sigmoid(x); }
   V Tanh(V x) const { return CRNN_SIMD_NAME::Tanh(x); }
@@ -59,7 +60,20 @@ struct CellFunctions {
     slope.passes = y > T(0);
     return slope;
   }
+  V OfVector(int i) const { return vectors[i]; }
 };
+
+// Returns the functions for a vector's units.
+template <typename Cell, typename T, typename Memory>
+__attribute__((always_inline)) inline CellFunctions<T> FunctionsAt(
+    const CellRow<T>& row, Memory memory, int64_t j) {
+  CellFunctions<T> functions;
+  functions.clip = row.clip;
+  for (int i = 0; i < Cell::kVectors; ++i) {
+    functions.vectors[i] = memory.Load(row.vectors + i * row.stride + j);
+  }
+  return functions;
+}
 
 // The numbers of a row's slots; the last may be in an array of its own. Half
 // steps of cells that reset before have some slots, and steps the others.
@@ -91,9 +105,9 @@ template <typename T, typename Cell>
 void CellForward(int64_t n, const CellRow<T>& given) {
   // Stores of vectors might change any memory, but not a copy.
   const CellRow<T> row = given;
-  const CellFunctions<T> functions = {row.clip};
   const Slots<Cell, false, T> slots = {row};
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
+    const auto functions = FunctionsAt<Cell>(row, memory, j);
     Vector<T> z[Cell::kSlots], kept[Cell::kSlots], h = {}, c = {};
     slots.Load(memory, j, z);
     if constexpr (Cell::kSplitsGate) {
@@ -111,9 +125,9 @@ void CellForward(int64_t n, const CellRow<T>& given) {
 template <typename T, typename Cell>
 void CellBackward(int64_t n, const CellRow<T>& given) {
   const CellRow<T> row = given;
-  const CellFunctions<T> functions = {row.clip};
   const Slots<Cell, false, T> slots = {row};
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
+    const auto functions = FunctionsAt<Cell>(row, memory, j);
     Vector<T> kept[Cell::kSlots], dz[Cell::kSlots];
     Vector<T> h_before = {}, c = {}, c_before = {}, carry_h = {}, dc = {};
     slots.Load(memory, j, kept);
@@ -138,7 +152,7 @@ void CellBackward(int64_t n, const CellRow<T>& given) {
 template <typename T, typename Cell>
 void CellResetForward(int64_t n, const CellRow<T>& given) {
   const CellRow<T> row = given;
-  const CellFunctions<T> functions = {row.clip};
+  const CellFunctions<T> functions = {row.clip, {}};
   const Slots<Cell, true, T> slots = {row};
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
     Vector<T> z[Cell::kSlots] = {}, kept[Cell::kSlots] = {};
@@ -151,7 +165,7 @@ void CellResetForward(int64_t n, const CellRow<T>& given) {
 template <typename T, typename Cell>
 void CellResetBackward(int64_t n, const CellRow<T>& given, const T* through) {
   const CellRow<T> row = given;
-  const CellFunctions<T> functions = {row.clip};
+  const CellFunctions<T> functions = {row.clip, {}};
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
     const Vector<T> reset = memory.Load(row.gates + j);
     Vector<T> dh = memory.Load(row.dh + j), dz = {};
@@ -162,12 +176,30 @@ void CellResetBackward(int64_t n, const CellRow<T>& given, const T* through) {
   });
 }
 
+template <typename T, typename Cell>
+void CellAddVectors(int64_t n, const CellRow<T>& given, T* sums) {
+  const CellRow<T> row = given;
+  const CellFunctions<T> functions = {row.clip, {}};
+  const Slots<Cell, false, T> slots = {row};
+  ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
+    Vector<T> dz[Cell::kSlots], of_step[Cell::kVectors + 1];
+    slots.Load(memory, j, dz);
+    Cell::VectorGradients(functions, dz, memory.Load(row.c + j),
+                          memory.Load(row.c_before + j), of_step);
+    for (int i = 0; i < Cell::kVectors; ++i) {
+      T* const sum = sums + i * row.stride + j;
+      memory.Store(sum, memory.Load(sum) + of_step[i]);
+    }
+  });
+}
+
 // Returns the kernels of all cells, in the order of the list.
 template <typename T, typename... Cells>
 const CellKernels<T>* MakeCellKernels(CellList<Cells...>) {
   static constexpr CellKernels<T> kernels[] = {
       {CellForward<T, Cells>, CellBackward<T, Cells>,
-       CellResetForward<T, Cells>, CellResetBackward<T, Cells>}...};
+       CellResetForward<T, Cells>, CellResetBackward<T, Cells>,
+       Cells::kVectors > 0 ? CellAddVectors<T, Cells> : nullptr}...};
   return kernels;
 }
 

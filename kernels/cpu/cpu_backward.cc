@@ -91,6 +91,13 @@ void CpuNetwork<T>::PackBackward(Stored<T> params, Arena* arena,
     if (spec_.num_proj > 0) {
       layer->projection[dir] = pack(out_, units_, offsets.projection);
     }
+    if (offsets.vectors < 0) continue;
+    T* const vectors = arena->Take<T>(cell_.num_vectors * units_);
+    layer->vectors[dir] = vectors;
+    if (arena->only_counts()) continue;
+    schedule->Add(1, 1, [=](int64_t, int64_t) {
+      params.From(offsets.vectors).Copy(cell_.num_vectors * units_, vectors);
+    });
   }
 }
 
@@ -251,6 +258,7 @@ CellRow<T> CpuNetwork<T>::RowOfStep(const BackwardLayer& layer,
   row.clip = static_cast<T>(spec_.cell_clip);
   row.gates = kept.gates + strand.Row(t, r) * gates_ + unit;
   row.h_before = layer.output + previous * layer_out_ + group.dir * out_ + unit;
+  if (cell_.num_vectors > 0) row.vectors = layer.vectors[group.dir] + unit;
   row.dh = scratch.dh + r * h_stride_ + unit;
   if (cell_.num_slots > cell_.num_gates)
     row.last_slot = kept.candidate + of_row;
@@ -446,6 +454,9 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
       BackwardInputs(*layer, dir, call.params, arena, schedule);
     }
     BackwardWeights(*layer, call.params_backprop, arena, schedule);
+    if (!arena->only_counts()) {
+      BackwardVectors(*layer, call.params_backprop, schedule);
+    }
     if (has_dropout(index) && !arena->only_counts()) {
       T* const dx = layer->input_backprop.numbers.InPlace();
       DropOut(index, dx, dx, schedule);

@@ -54,6 +54,35 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
   });
 }
 
+// Computes the gradients of a cell's vectors.
+template <typename T>
+void CpuNetwork<T>::BackwardVectors(const BackwardLayer& layer,
+                                    Destination<T> params_backprop,
+                                    Schedule* schedule) const {
+  for (int64_t dir = 0; dir < dirs_; ++dir) {
+    const int64_t offset =
+        layout_.pseudo_layer(layer.index * dirs_ + dir).vectors;
+    if (offset < 0) continue;
+    const auto kept = layer.kept[dir];
+    const int64_t* const previous = previous_rows_[dir].data();
+    schedule->AddRanges(units_, kSliceCols, [=](int64_t first, int64_t last) {
+      std::vector<T> sums(cell_.num_vectors * units_);
+      CellRow<T> at = {};
+      at.stride = units_;
+      at.clip = static_cast<T>(spec_.cell_clip);
+      for (int64_t row = 0; row < rows_.num_rows(); ++row) {
+        at.gates = kept.gates + row * gates_ + first;
+        at.c = kept.cell + row * units_ + first;
+        at.c_before = kept.cell + previous[row] * units_ + first;
+        CellSteps().add_vectors(last - first, at, sums.data() + first);
+      }
+      for (int64_t i = first; i < cell_.num_vectors * units_; i += units_) {
+        params_backprop.From(offset + i).Write(last - first, sums.data() + i);
+      }
+    });
+  }
+}
+
 // Computes gradients of parameters as sums over all steps: dW = dz^T x, dR =
 // dz^T h, and the sums of dz themselves for the biases.
 template <typename T>
@@ -119,7 +148,9 @@ void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
   template void CpuNetwork<T>::BackwardInputs(                            \
       const BackwardLayer&, int64_t, Stored<T>, Arena*, Schedule*) const; \
   template void CpuNetwork<T>::BackwardWeights(                           \
-      const BackwardLayer&, Destination<T>, Arena*, Schedule*) const
+      const BackwardLayer&, Destination<T>, Arena*, Schedule*) const;     \
+  template void CpuNetwork<T>::BackwardVectors(                           \
+      const BackwardLayer&, Destination<T>, Schedule*) const
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);
 #undef CRNN_INSTANTIATE

@@ -118,6 +118,7 @@ CpuForwardWeights<T> CpuNetwork<T>::PackForward(int64_t layer, Stored<T> params,
     }
     weights.bias[dir] = arena->Take<T>(gates_);
     weights.candidate_bias[dir] = arena->Take<T>(units_);
+    weights.vectors[dir] = arena->Take<T>(cell_.num_vectors * units_);
   }
   if (!arena->only_counts()) {
     schedule->Add(1, 1,
@@ -132,6 +133,10 @@ void CpuNetwork<T>::SumBiases(int64_t index, Stored<T> params,
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     const ParamLayout::PseudoLayer& offsets =
         layout_.pseudo_layer(index * dirs_ + dir);
+    if (offsets.vectors >= 0) {
+      params.From(offsets.vectors)
+          .Copy(cell_.num_vectors * units_, weights.vectors[dir]);
+    }
     T* const bias = weights.bias[dir];
     std::fill_n(bias, gates_, T(0));
     std::fill_n(weights.candidate_bias[dir], units_, T(0));
@@ -348,6 +353,9 @@ CellRow<T> CpuNetwork<T>::RowOfStep(const ForwardLayer& layer,
     row.last_bias = layer.weights.candidate_bias[group(group_index).dir] + unit;
   }
   if (cell_.has_c) row.c = scratch.c + of_units;
+  if (cell_.num_vectors > 0) {
+    row.vectors = layer.weights.vectors[group(group_index).dir] + unit;
+  }
   return row;
 }
 

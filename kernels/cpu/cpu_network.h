@@ -62,6 +62,7 @@ struct CpuForwardWeights {
   T* bias[2] = {};                 // [num_gates * H]
   // [H], of the last gate's recurrent side where that is apart; else zeros.
   T* candidate_bias[2] = {};
+  T* vectors[2] = {};  // [num_vectors, H]
 };
 
 template <typename T>
@@ -356,6 +357,9 @@ class CpuNetwork {
                    int64_t group_index) const;
   void BackwardInputs(const BackwardLayer& layer, int64_t dir, Stored<T> params,
                       Arena* arena, Schedule* schedule) const;
+  void BackwardVectors(const BackwardLayer& layer,
+                       Destination<T> params_backprop,
+                       Schedule* schedule) const;
   void BackwardWeights(const BackwardLayer& layer,
                        Destination<T> params_backprop, Arena* arena,
                        Schedule* schedule) const;

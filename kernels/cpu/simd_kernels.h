@@ -22,6 +22,7 @@ struct CellRow {
   const T* last_bias;  // Added to the slot after the gates.
   const T* h_before;
   T *c, *h;
+  const T* vectors;  // `stride` numbers apart, of a cell that has some.
   // Of a backward pass.
   const T* c_before;
   T *dh, *dc;
@@ -49,6 +50,9 @@ struct CellKernels {
   // added to `dh`.
   void (*reset_forward)(int64_t n, const CellRow<T>& row);
   void (*reset_backward)(int64_t n, const CellRow<T>& row, const T* through);
+  // Adds what a step adds to the gradients of the vectors, from the inputs'
+  // gradients, to `sums`, which are `stride` numbers apart like the vectors.
+  void (*add_vectors)(int64_t n, const CellRow<T>& row, T* sums);
 };
 
 // The functions take only plain pointers and numbers. simd_kernels.cc is

@@ -91,7 +91,7 @@ bool MayBeResident(const RnnProblem& problem) {
 
 bool MayBeSteps(const RnnProblem& problem) {
   return problem.has_recurrent_dropout() || problem.has_sequence_lengths ||
-         problem.spec.resets_before() ||
+         !problem.spec.kind().is_in_cudnn() ||
          problem.spec.num_proj == problem.spec.num_units;
 }
 
@@ -127,13 +127,16 @@ bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
     return cycles > (problem.is_training ? 2 : 1) * 50e3;
   }
   // `resident` and persist_static are for one or two sequences.
-  if (!problem.is_training && problem.batch_size <= 2 && cycles > 3e3 &&
+  const bool is_in_cudnn = problem.spec.kind().is_in_cudnn();
+  if (is_in_cudnn && !problem.is_training && problem.batch_size <= 2 &&
+      cycles > 3e3 &&
       (MayBeResident(problem) || CudnnAlgorithmFor(problem, allow_tf32) ==
                                      CudnnAlgorithm::kPersistStatic)) {
     return true;
   }
-  if (problem.is_training && problem.dtype == RnnDataType::kFloat32 &&
-      allow_tf32 && HasTf32(gpu.architecture) && gpu.largest_cluster == 1 &&
+  if (is_in_cudnn && problem.is_training &&
+      problem.dtype == RnnDataType::kFloat32 && allow_tf32 &&
+      HasTf32(gpu.architecture) && gpu.largest_cluster == 1 &&
       IsForSmallH(problem)) {
     return true;
   }
@@ -165,17 +168,17 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
                   std::vector<GpuChoice>* choices) {
   const RnnAlgorithm wish = problem.algorithm;
   // With recurrent dropout, each gate's recurrent matrix reads h through a mask
-  // of its own, and with the reset gate before the product, the candidate's
-  // reads r * h. cuDNN multiplies all gates' matrices by the same h.
+  // of its own, but cuDNN multiplies all gates' matrices by the same h. It and
+  // `resident` also lack some kinds of cells.
   const bool drops = problem.has_recurrent_dropout();
-  const bool is_ours = drops || problem.spec.resets_before();
+  const bool is_ours = drops || !problem.spec.kind().is_in_cudnn();
   const bool may_be_ours =
       wish == RnnAlgorithm::kAuto || wish == RnnAlgorithm::kPersistent;
   if (is_ours && !may_be_ours) {
     return {RnnStatus::Code::kUnimplemented,
-            std::string("the algorithm ") + NameOf(wish) +
-                (drops ? " cannot run recurrent_dropout in training"
-                       : " cannot run rnn_mode gru_reset_before") +
+            std::string("the algorithm ") + NameOf(wish) + " cannot run " +
+                (drops ? std::string("recurrent_dropout in training")
+                       : std::string("rnn_mode ") + problem.spec.kind().name) +
                 "; auto and persistent can"};
   }
   const bool must_be_ours = is_ours || wish == RnnAlgorithm::kPersistent;

@@ -147,13 +147,13 @@ PlanCache::Made MakeGpuPlan(const RnnProblem& problem, int choice,
     resources.log(Describe(problem) + ": " + NameOf(WishOf(choices[i])));
     return {{}, std::move(plan), is_provisional};
   }
-  if (problem.has_recurrent_dropout() || problem.spec.resets_before()) {
+  if (problem.has_recurrent_dropout() || !problem.spec.kind().is_in_cudnn()) {
     status.message +=
-        problem.has_recurrent_dropout()
-            ? ". In training with recurrent_dropout, a GPU has no other "
-              "algorithm"
-            : ". For gru_reset_before, a GPU has no other algorithm";
-    status.message += "; use keras.layers, or run the op on the CPU";
+        (problem.has_recurrent_dropout()
+             ? std::string(". In training with recurrent_dropout")
+             : std::string(". For ") + problem.spec.kind().name) +
+        ", a GPU has no other algorithm; use keras.layers, or run the op on "
+        "the CPU";
   }
   return Failure(status, is_provisional);
 }

@@ -16,6 +16,7 @@ using xla::XlaOp;
 // The functions that cells.h asks for, but those of backward passes.
 struct Functions {
   float clip;  // 0 for none.
+  std::vector<XlaOp> vectors;
 
   XlaOp Sigmoid(XlaOp x) const { return xla::Logistic(x); }
   XlaOp Tanh(XlaOp x) const { return xla::Tanh(x); }
@@ -29,6 +30,7 @@ struct Functions {
     const XlaOp bound = xla::ScalarLike(c, clip);
     return Clamp(Neg(bound), c, bound);
   }
+  XlaOp OfVector(int i) const { return vectors[i]; }
 };
 
 // One pseudo-layer. All of its tensors have the shape of a sequence of one
@@ -68,7 +70,12 @@ class PseudoLayer {
   template <typename Cell>
   void RunStep(XlaOp x, XlaOp* h, XlaOp* c) const {
     constexpr int kJoint = Cell::kJointGates;
-    const Functions functions = {spec_.cell_clip};
+    Functions functions = {spec_.cell_clip, {}};
+    for (int i = 0; i < Cell::kVectors; ++i) {
+      functions.vectors.push_back(xla::ConvertElementType(
+          Block(places_.vectors + i * spec_.num_units, {1, 1, spec_.num_units}),
+          types_.sums));
+    }
     XlaOp z[Cell::kSlots], kept[Cell::kSlots];
     const XlaOp joint = Gates(x, *h, 0, kJoint);
     for (int gate = 0; gate < kJoint; ++gate) z[gate] = Part(joint, gate);

@@ -47,6 +47,7 @@ struct Toy : CellShape<2> {
 struct InDouble {
   using Factor = double;
   double clip;
+  const double* vectors = nullptr;
 
   double Sigmoid(double x) const { return 1 / (1 + std::exp(-x)); }
   double Tanh(double x) const { return std::tanh(x); }
@@ -66,6 +67,7 @@ struct InDouble {
     return clip == 0 || std::fabs(c) < clip ? factor : 0;
   }
   double ReluSlope(double y) const { return y > 0; }
+  double OfVector(int i) const { return vectors[i]; }
 };
 
 void Check(double value, double expected, double tolerance, const char* what) {
@@ -79,9 +81,11 @@ void Check(double value, double expected, double tolerance, const char* what) {
 template <typename Cell>
 struct Unit {
   double z[Cell::kSlots], kept[Cell::kSlots], dz[Cell::kSlots];
+  double vectors[Cell::kVectors + 1], d_vectors[Cell::kVectors + 1];
   double h, c, matrix, next_h, next_c, dh, dc;
 
-  void Forward(const InDouble& f) {
+  void Forward(InDouble f) {
+    f.vectors = vectors;
     double of_step[Cell::kSlots];
     std::copy_n(z, Cell::kSlots, of_step);
     next_h = h;
@@ -92,11 +96,13 @@ struct Unit {
     }
     Cell::Forward(f, of_step, &next_h, &next_c, kept);
   }
-  void Backward(const InDouble& f, double of_h, double of_c) {
+  void Backward(InDouble f, double of_h, double of_c) {
+    f.vectors = vectors;
     dh = 0;
     dc = of_c;
     const auto factors = Cell::Prepare(f, kept, h, next_c, c);
     Cell::Backward(factors, of_h, &dh, &dc, dz);
+    Cell::VectorGradients(f, dz, next_c, c, d_vectors);
     if (!Cell::kResetsBefore) return;
     Cell::ResetBackward(f, kept, h, matrix * dz[Cell::kGates - 1], &dh, dz);
   }
@@ -105,6 +111,7 @@ struct Unit {
 template <typename Cell>
 void CheckCell(double clip) {
   constexpr int kUnits = 7, kSlots = Cell::kSlots, kGates = Cell::kGates;
+  constexpr int kVectors = Cell::kVectors;
   std::mt19937 random(1);
   std::normal_distribution<double> normal;
   const InDouble f = {clip};
@@ -112,6 +119,7 @@ void CheckCell(double clip) {
     Unit<Cell> units[kUnits];
     float gates[kSlots][kUnits], bias[kUnits] = {}, h[kUnits], c[kUnits];
     float next_h[kUnits], next_c[kUnits], dh[kUnits], dc[kUnits];
+    float vectors[kVectors + 1][kUnits], sums[kVectors + 1][kUnits] = {};
     double of_h[kUnits], of_c[kUnits];
     CellRow<float> row = {};
     row.stride = kUnits;
@@ -123,11 +131,16 @@ void CheckCell(double clip) {
     row.h = next_h;
     row.c = next_c;
     row.c_before = c;
+    row.vectors = vectors[0];
     row.dh = dh;
     row.dc = dc;
     for (int i = 0; i < kUnits; ++i) {
       Unit<Cell>& unit = units[i];
       for (double& z : unit.z) z = normal(random);
+      for (int v = 0; v < kVectors; ++v) {
+        unit.vectors[v] = normal(random);
+        vectors[v][i] = static_cast<float>(unit.vectors[v]);
+      }
       unit.h = normal(random);
       unit.c = normal(random);
       unit.matrix = normal(random);
@@ -156,6 +169,7 @@ void CheckCell(double clip) {
     }
     row.h = nullptr;
     CellBackward<float, Cell>(kUnits, row);
+    if (kVectors > 0) CellAddVectors<float, Cell>(kUnits, row, sums[0]);
     float through[kUnits];
     for (int i = 0; i < kUnits; ++i) {
       through[i] = static_cast<float>(units[i].matrix) * gates[kGates - 1][i];
@@ -192,6 +206,10 @@ void CheckCell(double clip) {
       if (Cell::kReadsH) {
         Check(unit.dh, slope(&unit.h), 1e-8, "the gradient of h");
         Check(dh[i], unit.dh, 5e-6, "the float gradient of h");
+      }
+      for (int v = 0; v < kVectors; ++v) {
+        Check(unit.d_vectors[v], slope(&unit.vectors[v]), 1e-8, "of a vector");
+        Check(sums[v][i], unit.d_vectors[v], 1e-5, "of a vector, float");
       }
       if (Cell::kHasC) {
         Check(unit.dc, slope(&unit.c), 1e-8, "the gradient of c");

@@ -24,6 +24,7 @@ using std::min;
 
 #include "kernels/gpu/persistent/auxiliary.cu"
 #include "kernels/gpu/persistent/steps.cu"
+#include "kernels/gpu/persistent/vectors.cu"
 
 struct uint4 {
   Word words[4];
@@ -132,6 +133,7 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
       {"transposeUNIT_BYTES=16", ThreadOf(units_of_16::transpose_16)},
       {"reset_forward", ThreadOf(reset_forward)},
       {"reset_backward", ThreadOf(reset_backward)},
+      {"sum_vectors", ThreadOf(sum_vectors)},
   };
   const auto kernel = kernels.find(name);
   if (kernel == kernels.end()) return false;

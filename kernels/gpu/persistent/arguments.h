@@ -217,6 +217,7 @@ inline constexpr int kOrderingThreads = 512;
 struct ForwardDirection {
   const void* recurrent_weights;  // [G * H, P].
   const void* projection;         // [P, H], or null.
+  const void* vectors;            // [V, H], of a cell that has some.
   const void* input_bias;         // [G * H], or null.
   const void* recurrent_bias;     // [G * H], or null.
   // [rows, S * H], the products of the input side, which training replaces by
@@ -253,6 +254,7 @@ struct ForwardArguments {
 struct BackwardDirection {
   const void* recurrent_weights;
   const void* projection;
+  const void* vectors;
   // [rows, S * H], the gates' values. The kernel replaces them by the gradients
   // of the gates' inputs, and a GRU's fourth slot by the gradient of the
   // candidate's recurrent side.

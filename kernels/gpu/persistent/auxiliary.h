@@ -23,7 +23,9 @@ class Auxiliary {
         gates_(static_cast<int>(problem.spec.num_gates())),
         slots_(static_cast<int>(problem.spec.kind().num_slots)),
         splits_gate_(problem.spec.kind().splits_gate()),
-        rate_(problem.spec.dropout) {}
+        rate_(problem.spec.dropout),
+        rnn_mode_(problem.spec.rnn_mode),
+        clip_(problem.spec.cell_clip) {}
 
   // The places of a unit in an array of gates.
   int slots() const { return slots_; }
@@ -35,7 +37,10 @@ class Auxiliary {
       CRNN_RETURN_IF_ERROR(CompileKernel("auxiliary.cu", kEntries[i],
                                          {TypeMacro(dtype_)}, &kernels_[i]));
     }
-    return {};
+    if (KindOf(rnn_mode_).num_vectors == 0) return {};
+    return CompileKernel("vectors.cu", "sum_vectors",
+                         {TypeMacro(dtype_), CellMacro(rnn_mode_)},
+                         &sum_vectors_);
   }
 
   // These store what the host knows, in device memory.
@@ -109,6 +114,26 @@ class Auxiliary {
     return Enqueue(kAddParts, stream, GridOver(count), count,
                    static_cast<int>(num_parts), parts, to);
   }
+  // Computes the gradients of a direction's vectors after its backward pass.
+  // `sums` has room for at least one number of each vector and unit, or for
+  // kMostSums if that is more.
+  static constexpr int64_t kMostSums = int64_t{1} << 19;
+  RnnStatus SumVectors(CUstream stream, const BackwardArguments& arguments,
+                       int64_t direction, int64_t cell_stride, void* sums,
+                       void* to) const {
+    // Parts are computed at the same time, and then added one by one.
+    constexpr int64_t kMostParts = 128, kFewestRows = 16;
+    const int64_t numbers = KindOf(rnn_mode_).num_vectors * units_;
+    const int64_t parts = std::max<int64_t>(
+        1, std::min({kMostParts, Rows() / kFewestRows, kMostSums / numbers}));
+    Sequences sequences = arguments.sequences;
+    sequences.order = nullptr;
+    CRNN_RETURN_IF_ERROR(
+        Launch(sum_vectors_, stream, GridOver(parts * units_), sequences,
+               arguments.direction[direction], static_cast<int>(direction),
+               units_, cell_stride, clip_, static_cast<int>(parts), sums));
+    return AddParts(stream, numbers, parts, sums, to);
+  }
 
  private:
   enum Entry {
@@ -142,7 +167,9 @@ class Auxiliary {
   const int batch_, steps_, units_, gates_, slots_;
   const bool splits_gate_;
   const float rate_;
-  CUkernel kernels_[kNumEntries] = {};
+  const RnnMode rnn_mode_;
+  const float clip_;
+  CUkernel kernels_[kNumEntries] = {}, sum_vectors_ = nullptr;
 };
 
 }  // namespace persistent

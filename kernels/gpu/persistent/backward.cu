@@ -122,6 +122,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     // The thread's cells.
     int b_of[kRounds], unit_of[kRounds], length[kRounds], row_of[kRounds];
     float carry_h[kRounds], carry_c[kRounds], bias_sums[kRounds][kSlots];
+    Functions functions[kRounds];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const Cell cell(round, thread);
@@ -142,6 +143,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         carry_c[round] =
             ToFloat(static_cast<const Item*>(my.last_c_backprop)[at]);
       }
+      functions[round].ReadVectors(my.vectors, NUM_UNITS, unit_of[round]);
       if (!sequence.is_invalid) continue;
       carry_h[round] = carry_c[round] = InvalidValue();
 #pragma unroll
@@ -208,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       float output_backprop[kRounds], of_slots[kRounds][kSlots];
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
-        factors[round] = MakeFactors(inputs[round], Functions());
+        factors[round] = MakeFactors(inputs[round], functions[round]);
         output_backprop[round] = ToFloat(inputs[round].output_backprop);
       }
       load_inputs(step - 1);

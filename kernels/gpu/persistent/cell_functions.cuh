@@ -26,10 +26,12 @@ static float Tanh(float x) { return tanhf(x); }
 
 using CellType = CELL;
 constexpr int kGates = CellType::kGates, kSlots = CellType::kSlots;
+constexpr int kVectors = CellType::kVectors;
 
 struct Functions {
   using Factor = Sum;
-  Sum clip = 0.0f;  // 0 for none.
+  Sum clip = 0.0f;                 // 0 for none.
+  Sum vectors[kVectors + 1] = {};  // The unit's numbers of them.
 
   Sum Sigmoid(Sum x) const { return ::Sigmoid(x); }
   Sum Tanh(Sum x) const { return ::Tanh(x); }
@@ -49,6 +51,15 @@ struct Functions {
     return clip == 0.0f || (c < clip && c > -clip) ? factor : 0.0f;
   }
   Sum ReluSlope(Sum y) const { return y > 0.0f ? 1.0f : 0.0f; }
+  Sum OfVector(int i) const { return vectors[i]; }
+
+  // Reads the unit's numbers from [kVectors, units].
+  void ReadVectors(const void* from, int units, int unit) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      vectors[i] = ToFloat(static_cast<const Item*>(from)[i * units + unit]);
+    }
+  }
 };
 
 // The numbers that a cell's step backward reads.

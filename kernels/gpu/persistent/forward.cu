@@ -167,6 +167,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     // The thread's cells. A GRU's candidate has its biases in two slots.
     int b_of[kRounds], unit_of[kRounds], length[kRounds], row_of[kRounds];
     float h[kRounds], c[kRounds], bias[kRounds][kSlots];
+    Functions functions[kRounds];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const Cell cell(round, thread);
@@ -186,6 +187,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         c[round] = ToFloat(static_cast<const Item*>(my.first_c)[at]);
       }
       if (sequence.is_invalid) h[round] = c[round] = InvalidValue();
+      functions[round].ReadVectors(my.vectors, NUM_UNITS, unit_of[round]);
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
         const Item* const of_input = static_cast<const Item*>(my.input_bias);
@@ -396,7 +398,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         for (int gate = 0; gate < kGates; ++gate) {
           added[round][CellType::RecurrentSlot(gate)] += of_cell[gate];
         }
-        CellType::Forward(Functions(), added[round], &new_h, &new_c,
+        CellType::Forward(functions[round], added[round], &new_h, &new_c,
                           gate_values[round]);
         if (step < length[round]) {
           h[round] = new_h;

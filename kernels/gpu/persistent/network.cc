@@ -273,6 +273,7 @@ RnnStatus Network::Forward(const Handles& handles,
       const int64_t state = StateOffset(pseudo_layer, spec_.output_size());
       direction.recurrent_weights = Param(buffers.params, at.recurrent_weights);
       direction.projection = Param(buffers.params, at.projection);
+      direction.vectors = Param(buffers.params, at.vectors);
       direction.input_bias = Param(buffers.params, at.input_bias);
       direction.recurrent_bias = Param(buffers.params, at.recurrent_bias);
       direction.gates = gates;

@@ -127,6 +127,11 @@ class Network : public Engine {
     return spec_.output_size() *
            (problem_.time_major ? 1 : spec_.num_pseudo_layers());
   }
+  // And from one sequence's c to the next one's.
+  int64_t CellStride() const {
+    return spec_.num_units *
+           (problem_.time_major ? 1 : spec_.num_pseudo_layers());
+  }
 
   const RnnProblem problem_;
   const RnnSpec& spec_ = problem_.spec;

@@ -164,6 +164,7 @@ struct Network::BackwardPass {
       direction.recurrent_weights =
           network.Param(buffers.params, at.recurrent_weights);
       direction.projection = network.Param(buffers.params, at.projection);
+      direction.vectors = network.Param(buffers.params, at.vectors);
       direction.gates = kept.gates[d];
       direction.cells = kept.cells[d];
       direction.previous_h = kept.previous_h[d];
@@ -234,6 +235,11 @@ struct Network::BackwardPass {
             spec.num_proj, units, workspace.projected_backprop[d],
             spec.num_proj, {reserve.layers[l].unprojected[d], units},
             at.projection));
+      }
+      if (at.vectors >= 0) {
+        CRNN_RETURN_IF_ERROR(auxiliary.SumVectors(
+            handles.stream, arguments, d, network.CellStride(), workspace.parts,
+            network.At(buffers.params_backprop, at.vectors)));
       }
       if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
       CRNN_RETURN_IF_ERROR(auxiliary.SumBiases(

@@ -158,7 +158,9 @@ struct Network::BackwardWorkspace : Workspace {
     for (int64_t i = 0; i < std::min<int64_t>(spec.num_layers - 1, 2); ++i) {
       gradients[i] = TakeSteps(spec.layer_output_size());
     }
-    parts = TakeSums(kMostTiles * kTileSize * kTileSize);
+    static_assert(kMostTiles * kTileSize * kTileSize >= Auxiliary::kMostSums);
+    parts = TakeSums(std::max(kMostTiles * kTileSize * kTileSize,
+                              spec.kind().num_vectors * spec.num_units));
     int64_t widest = 0, input_width = 0;  // Of operands, transposed or not.
     if (network.IsTransposed(true, spec.output_size())) {
       widest = spec.output_size();

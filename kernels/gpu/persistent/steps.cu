@@ -92,6 +92,11 @@ struct Own : Place {
   Item* GatesAt(Index row) const {
     return static_cast<Item*>(my.gates) + row * kSlots * steps.units + unit;
   }
+  Functions functions() const {
+    Functions functions = {steps.clip};
+    functions.ReadVectors(my.vectors, steps.units, unit);
+    return functions;
+  }
   // The sums of its sequence's gradients in the slots.
   Sum* BiasSums() const {
     return reinterpret_cast<Sum*>(my.bias_sums) +
@@ -281,7 +286,7 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
                 ? static_cast<const Sum*>(steps.products)[at.OfGate(gate)]
                 : static_cast<const Sum*>(steps.candidate_products)[i];
       }
-      CellType::Forward(Functions{steps.clip}, z, &h, &c, values);
+      CellType::Forward(at.functions(), z, &h, &c, values);
       if (projects) {
         StoreItem(steps.operands, i, h);
       } else {
@@ -409,7 +414,7 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
       dh += LoadItem(my.output_backprop, row * all.output_stride + at.unit);
     }
     Sum carry_h, gradients[kSlots];
-    CellType::Backward(MakeFactors(in, {steps.clip}), dh, &carry_h, &carried,
+    CellType::Backward(MakeFactors(in, at.functions()), dh, &carry_h, &carried,
                        gradients);
     if constexpr (CellType::kHasC) *carry = carried;
     if constexpr (CellType::kReadsH) *carry = carry_h;

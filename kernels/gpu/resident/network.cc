@@ -36,8 +36,8 @@ RnnStatus CheckSupport(const RnnProblem& problem) {
   if (problem.is_training) return NotResident("training");
   if (problem.has_sequence_lengths) return NotResident("sequence lengths");
   if (spec.num_proj > 0) return NotResident("projections");
-  if (spec.resets_before()) {
-    return NotResident("a GRU's reset gate before the product");
+  if (!spec.kind().is_in_cudnn()) {
+    return NotResident(std::string("rnn_mode ") + spec.kind().name);
   }
   if (spec.input_mode == InputMode::kSkip) return NotResident("skip_input");
   if (spec.cell_clip > 0.0f) return NotResident("cell clipping");

@@ -1,0 +1,52 @@
+// The gradients of a cell's vectors, which are sums over all steps.
+#define HAS_EXACT_FUNCTIONS
+#include "cell_functions.cuh"
+#include "elementwise.cuh"
+#include "sequences.cuh"
+
+using cudnn_rnn_tf::persistent::BackwardDirection;
+
+// Computes the sums of parts of the rows, [parts, kVectors, units], after the
+// backward pass of a direction. A part has every row whose number leaves the
+// same remainder. The sequences have no order.
+extern "C" __global__ void sum_vectors(const Sequences all,
+                                       const BackwardDirection my,
+                                       int is_reversed, int units,
+                                       Index cell_stride, float clip, int parts,
+                                       Sum* sums) {
+  const Functions functions = {clip};
+  const Index rows = static_cast<Index>(all.batch) * all.steps;
+  for (Index i = FirstIndex(); i < parts * units; i += IndexStep()) {
+    const int part = static_cast<int>(i) / units;
+    const int unit = static_cast<int>(i) % units;
+    Sum total[kVectors + 1] = {};
+    for (Index row = part; row < rows; row += parts) {
+      const Step at = StepOfRow(all, row);
+      const Sequence sequence(all, at.b);
+      Sum dz[kSlots], of_step[kVectors + 1] = {};
+      if (sequence.is_invalid) {
+        for (Sum& sum : total) sum = InvalidValue();
+      }
+      if (at.time >= sequence.length) continue;
+      const Item* const gates = static_cast<const Item*>(my.gates);
+      for (int slot = 0; slot < kSlots; ++slot) {
+        dz[slot] = ToFloat(gates[(row * kSlots + slot) * units + unit]);
+      }
+      const Sum* const cells = reinterpret_cast<const Sum*>(my.cells);
+      const int step = is_reversed ? sequence.length - 1 - at.time : at.time;
+      const Sum c_before = step > 0
+                               ? cells[static_cast<Index>(sequence.RowAt(
+                                           all, step - 1, is_reversed)) *
+                                           units +
+                                       unit]
+                               : ToFloat(static_cast<const Item*>(
+                                     my.first_c)[at.b * cell_stride + unit]);
+      CellType::VectorGradients(functions, dz, cells[row * units + unit],
+                                c_before, of_step);
+      for (int v = 0; v < kVectors; ++v) total[v] += of_step[v];
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      sums[(static_cast<Index>(part) * kVectors + v) * units + unit] = total[v];
+    }
+  }
+}
