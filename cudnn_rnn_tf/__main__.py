@@ -18,7 +18,7 @@ from cudnn_rnn_tf.commands import bench, doctor, installation_info
 from cudnn_rnn_tf.commands.command_line import parser
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import file_inspection
-from cudnn_rnn_tf.convert.files import load_model
+from cudnn_rnn_tf.convert.keras_files import load_keras_model
 from cudnn_rnn_tf.exports import litert_export, onnx_export, portable, targets
 from cudnn_rnn_tf.keras import accelerate
 
@@ -126,7 +126,7 @@ def _load(path: str, compile: bool = False) -> keras.Model:
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path!r}")
     try:
-        return load_model(pathlib.Path(path), compile)
+        return load_keras_model(path, compile=compile)
     except Exception as error:
         # Keras can raise any exception for a damaged file, with a message of many lines.
         raise ValueError(f"cannot load {path}: {messages.reason(error)}") from error

@@ -283,7 +283,11 @@ def test_an_unknown_option_shows_those_that_the_command_has(capsys, command, opt
     ],
 )
 def test_targets_are_looked_at_before_the_work(capsys, monkeypatch, tmp_path, arguments, message):
-    for module, name in ((__main__, "load_model"), (convert.files, "_read"), (bench, "bench")):
+    for module, name in (
+        (__main__, "load_keras_model"),
+        (convert.files, "_read"),
+        (bench, "bench"),
+    ):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("it began"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.keras").touch()

@@ -28,7 +28,7 @@ from layer_reference import make, randomize
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import __main__, convert
 from cudnn_rnn_tf.convert import file_inspection, untrusted
-from cudnn_rnn_tf.convert.files import load_model
+from cudnn_rnn_tf.convert.keras_files import load_keras_model
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
@@ -527,7 +527,7 @@ IN_HDF5 = ("LSTM", "Bidirectional", "drop-in", "own")  # HDF5 has no shapes of i
 def test_layers_that_a_file_has_no_weights_for_are_not_made(name, suffix, tmp_path):
     path = tmp_path / f"m{suffix}"
     keras.Sequential([keras.Input((None, 3)), HUGE_LAYERS[name]()]).save(path)
-    load_model(path)
+    load_keras_model(path)
 
     def huge(text: str) -> str:
         return re.sub(
@@ -544,7 +544,7 @@ def test_layers_that_a_file_has_no_weights_for_are_not_made(name, suffix, tmp_pa
         write_archive(path, members, zipfile.ZIP_STORED)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ValueError, match="have weights of .* bytes, but no more than .* of a file"):
-        load_model(path)
+        load_keras_model(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # In KiB.
 
 

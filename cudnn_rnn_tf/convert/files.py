@@ -145,7 +145,7 @@ def _arrays(path: pathlib.Path, kind: str) -> Mapping[str, named_arrays.Array]:
 def _recurrent_layers(path: pathlib.Path) -> tuple[dict[str, Any], list[np.ndarray] | None]:
     """Returns the recurrent layers of the model in a file of Keras's by name, and its states."""
     try:
-        model = load_model(path)
+        model = keras_files.load_keras_model(path)
     except ValueError:
         # If Keras cannot express other layers of the model, each recurrent one stands alone.
         if not (layers := keras_files.recurrent_layers(path)):
@@ -155,11 +155,6 @@ def _recurrent_layers(path: pathlib.Path) -> tuple[dict[str, Any], list[np.ndarr
         raise ValueError(f"it holds no model, but a {type(model).__name__}")
     held = [layer.get_weights() for layer in model.layers if isinstance(layer, InitialState)]
     return dict(keras_format.recurrent_layers(model)), held[0] if held else None
-
-
-def load_model(path: pathlib.Path, compile: bool = False) -> Any:
-    """Loads what a file of Keras's holds, which is a model mostly; raises as `load_keras_model`."""
-    return keras_files.load_keras_model(path, compile=compile)
 
 
 def _write(

@@ -253,9 +253,7 @@ class CudnnGRU(CudnnRNN):
         return self.rnn_mode == constants.CUDNN_GRU
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        # The first versions know no other GRU, and not the argument.
-        return config if self.reset_after else {**config, "reset_after": False}
+        return {**super().get_config(), "reset_after": self.reset_after}
 
 
 @_with_shared_arguments

@@ -502,12 +502,10 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         return signed(super().get_build_config())
 
     def get_config(self) -> dict[str, Any]:
-        # The first versions, which can read other files, do not know this argument.
-        later = {} if self.algorithm == "auto" else {"algorithm": self.algorithm}
         return {
             **super().get_config(),
             **self._config_arguments,
-            **later,
+            "algorithm": self.algorithm,
             "seed": self.seed,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "recurrent_initializer": keras.initializers.serialize(self.recurrent_initializer),
