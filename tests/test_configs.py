@@ -40,6 +40,7 @@ VALUES = {
     "bias_initializer": keras.initializers.Constant(0.5),
     "kernel_initializer": keras.initializers.Constant(0.5),
     "recurrent_initializer": keras.initializers.Constant(0.5),
+    "peephole_initializer": keras.initializers.Constant(0.5),
 }
 CLASSES = {
     **{c: {"num_layers": 1, "num_units": 4} for c in (crnn.CudnnLSTM, crnn.CudnnGRU)},

@@ -181,7 +181,8 @@ def test_editors_see_the_layers_arguments_and_examples(name):
     """The signature has all arguments, including a cell's own, and the examples run."""
     layer = getattr(layers, name)
     parameters = dict(inspect.signature(layer).parameters)
-    own = {"CudnnLSTM": ["num_proj", "cell_clip"], "CudnnGRU": ["reset_after"]}
+    of_lstm = ["num_proj", "cell_clip", "use_peepholes", "peephole_initializer"]
+    own = {"CudnnLSTM": of_lstm, "CudnnGRU": ["reset_after"]}
     for each in own.get(name, []):
         parameters.pop(each)
     expected = inspect.signature(rnn_layer.CudnnRNN).parameters

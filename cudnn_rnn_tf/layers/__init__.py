@@ -26,6 +26,12 @@ def _with_shared_arguments(layer: _Layer) -> _Layer:
     return layer
 
 
+def _for_all(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns what all layers take of a constructor's `locals()`."""
+    names = inspect.signature(CudnnRNN).parameters
+    return {name: given[name] for name in names if name != "kwargs"} | given["kwargs"]
+
+
 @_with_shared_arguments
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class CudnnLSTM(CudnnRNN):
@@ -101,34 +107,7 @@ class CudnnLSTM(CudnnRNN):
         self._projection_and_clip = {"num_proj": num_proj or 0, "cell_clip": cell_clip or 0.0}
         if use_peepholes:
             self.rnn_mode = constants.LSTM_PEEPHOLE
-        super().__init__(
-            num_layers,
-            num_units,
-            input_mode,
-            direction,
-            dropout,
-            seed,
-            dtype,
-            kernel_initializer,
-            bias_initializer,
-            name,
-            recurrent_initializer=recurrent_initializer,
-            bias_mode=bias_mode,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            stateful=stateful,
-            time_major=time_major,
-            algorithm=algorithm,
-            kernel_regularizer=kernel_regularizer,
-            recurrent_regularizer=recurrent_regularizer,
-            bias_regularizer=bias_regularizer,
-            kernel_constraint=kernel_constraint,
-            recurrent_constraint=recurrent_constraint,
-            bias_constraint=bias_constraint,
-            **kwargs,
-        )
-
+        super().__init__(**_for_all(locals()))
         self.peephole_initializer = keras.initializers.get(peephole_initializer)
 
     def _own_config(self) -> dict[str, Any]:
@@ -147,12 +126,9 @@ class CudnnLSTM(CudnnRNN):
         return self.rnn_mode == constants.LSTM_PEEPHOLE
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        if not self.use_peepholes:
-            # The first versions do not know the arguments.
-            return config
         initializer = keras.initializers.serialize(self.peephole_initializer)
-        return {**config, "use_peepholes": True, "peephole_initializer": initializer}
+        own = {"use_peepholes": self.use_peepholes, "peephole_initializer": initializer}
+        return {**super().get_config(), **own}
 
 
 @_with_shared_arguments
@@ -220,33 +196,7 @@ class CudnnGRU(CudnnRNN):
     ):
         if not reset_after:
             self.rnn_mode = constants.GRU_RESET_BEFORE
-        super().__init__(
-            num_layers,
-            num_units,
-            input_mode,
-            direction,
-            dropout,
-            seed,
-            dtype,
-            kernel_initializer,
-            bias_initializer,
-            name,
-            recurrent_initializer=recurrent_initializer,
-            bias_mode=bias_mode,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            stateful=stateful,
-            time_major=time_major,
-            algorithm=algorithm,
-            kernel_regularizer=kernel_regularizer,
-            recurrent_regularizer=recurrent_regularizer,
-            bias_regularizer=bias_regularizer,
-            kernel_constraint=kernel_constraint,
-            recurrent_constraint=recurrent_constraint,
-            bias_constraint=bias_constraint,
-            **kwargs,
-        )
+        super().__init__(**_for_all(locals()))
 
     @property
     def reset_after(self) -> bool:
