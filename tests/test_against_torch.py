@@ -30,7 +30,7 @@ def as_torch_has_it(case: Case) -> Case:
     config, lengths = case.config, case.sequence_lengths
     config = dataclasses.replace(
         config,
-        rnn_mode="gru" if config.rnn_mode == "gru_reset_before" else config.rnn_mode,
+        rnn_mode={"gru_reset_before": "gru", "lstm_peephole": "lstm"}.get(*[config.rnn_mode] * 2),
         input_mode="linear_input",
         bias_mode="none" if config.bias_mode == "none" else "double",
         num_proj=min(config.num_proj, config.num_units - 1),
