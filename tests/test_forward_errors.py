@@ -106,7 +106,7 @@ BAD_CONFIGS = {
     ),
     "num_proj_of_gru": (
         {"rnn_mode": "gru", "num_proj": 2},
-        ["num_proj", "'lstm'", "received 2", "'gru'"],
+        ["num_proj is for LSTMs only", "received 2", "'gru'"],
     ),
     "skip_input": ({"input_mode": "skip_input"}, ["skip_input", "input_size 5", "num_units 3"]),
     "dropout_1": ({"dropout": 1.0}, ["dropout", "[0, 1)", "received 1.0"]),
@@ -117,7 +117,10 @@ BAD_CONFIGS = {
     "cell_clip_negative": ({"cell_clip": -1.0}, ["cell_clip", "positive", "-1.0"]),
     "cell_clip_nan": ({"cell_clip": float("nan")}, ["cell_clip", "positive", "nan"]),
     "cell_clip_infinite": ({"cell_clip": float("inf")}, ["cell_clip", "finite", "inf"]),
-    "cell_clip_of_gru": ({"rnn_mode": "gru", "cell_clip": 1.0}, ["cell_clip", "'lstm'", "'gru'"]),
+    "cell_clip_of_gru": (
+        {"rnn_mode": "gru", "cell_clip": 1.0},
+        ["is for LSTMs", "'gru'"],
+    ),
     "cell_clip_denormal": ({"cell_clip": 1e-40}, ["normal float32", "received 1e-40"]),
     "cell_clip_tiny": ({"cell_clip": 1e-320}, ["normal float32", "received 9.99989e-321"]),
     "cell_clip_large": ({"cell_clip": 1e39}, ["normal float32", "received 1e+39"]),

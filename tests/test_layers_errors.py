@@ -82,21 +82,6 @@ def test_lstm_only_argument(rnn_mode, argument):
         make(rnn_mode, **{argument: 2})
 
 
-@pytest.mark.parametrize(
-    "argument, value, words",
-    [
-        ("num_proj", 4, ["at most", "4", "3"]),
-        ("num_proj", -1, ["-1"]),
-        ("cell_clip", -1.0, ["-1.0"]),
-    ],
-)
-def test_bad_lstm_argument(argument, value, words):
-    with pytest.raises(ValueError, match=argument) as raised:
-        make("lstm", **{argument: value})
-    for word in words:
-        assert word in str(raised.value)
-
-
 def test_numpy_numbers_are_numbers():
     layer = make("gru", np.int64(2), np.int32(3), dropout=np.float32(0.5), seed=np.int64(4))
     layer(INPUTS, training=True)
@@ -131,11 +116,6 @@ def test_bad_build_shape(shape):
     with pytest.raises(ValueError, match="input shape of layer 'net' to have 3 dimensions") as e:
         make("gru", name="net").build(shape)
     assert str(shape) in str(e.value)
-
-
-def test_skip_input_of_another_size():
-    with pytest.raises(ValueError, match="skip_input.*input_size 5 and num_units 3"):
-        make("gru", input_mode="skip_input")(INPUTS)
 
 
 # The conversions.
@@ -314,11 +294,6 @@ def test_lengths_of_64_bits_are_not_cut(length):
     for call in (layer, tf.function(layer), of_known):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"lengths\[1\] must .* \[0, 4\]"):
             call(inputs, sequence_lengths=lengths)
-
-
-def test_lengths_of_bad_rank(call):
-    with pytest.raises(ValueError, match=r"sequence_lengths of shape \(None,\).*\(2, 1\)"):
-        call(make("gru"), INPUTS, sequence_lengths=np.array([[3], [2]]))
 
 
 def test_lengths_of_bad_type(call):
