@@ -22,15 +22,17 @@ struct alignas(16) Chunk {
   Word word[4];
 };
 
+using Half = unsigned short;  // A float16's bits.
+
 // Tests define these two for a CPU.
-#if defined(IS_FLOAT16) && !defined(HAS_OWN_HALVES)
-static float OfHalf(Item item) {
+#if !defined(HAS_OWN_HALVES)
+static float OfHalf(Half item) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(item));
   return value;
 }
-static Item ToHalf(float value) {
-  Item item;
+static Half ToHalf(float value) {
+  Half item;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(item) : "f"(value));
   return item;
 }

@@ -12,6 +12,7 @@ namespace cudnn_rnn_tf {
 
 inline RnnDataType data_type;
 inline bool allows_tf32;
+inline int num_halved;  // The products of floats that were in float16.
 // cuBLAS may overwrite this whenever it multiplies.
 inline void* blas_memory;
 inline size_t blas_bytes;
@@ -56,17 +57,22 @@ inline cublasStatus_t MultiplyBatch(
     void* c, cudaDataType_t type_c, int64_t ldc, long long stride_c,
     int64_t count, cublasComputeType_t compute_type, cublasGemmAlgo_t) {
   std::memset(blas_memory, 0xEE, std::min(blas_bytes, size_t{1} << 12));
-  const bool is_tf32 = data_type == RnnDataType::kFloat32 && allows_tf32;
+  const bool is_tf32 =
+      data_type == RnnDataType::kFloat32 && allows_tf32 && type_a != CUDA_R_16F;
   const bool is_double = data_type == RnnDataType::kFloat64;
   Check(compute_type == (is_double ? CUBLAS_COMPUTE_64F
                          : is_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
                                    : CUBLAS_COMPUTE_32F),
-        "TF32 where it is allowed");
+        "TF32 or float16 where TF32 is allowed");
   const auto factor = [&](const void* from) {
     return is_double ? *static_cast<const double*>(from)
                      : *static_cast<const float*>(from);
   };
-  Check(type_a == CudaType(data_type) && type_b == type_a, "types of factors");
+  const bool is_halved =
+      data_type == RnnDataType::kFloat32 && allows_tf32 && type_a == CUDA_R_16F;
+  num_halved += is_halved;
+  Check((is_halved || type_a == CudaType(data_type)) && type_b == type_a,
+        "types of factors");
   Check(lda >= (trans_a == CUBLAS_OP_N ? m : k) &&
             ldb >= (trans_b == CUBLAS_OP_N ? k : n) && ldc >= m,
         "leading dimensions");

@@ -128,6 +128,10 @@ extern "C" const char* persistent_error(int64_t num_units, int64_t max_time) {
   return message.c_str();
 }
 
+// Returns how many products of floats were in float16 in the last network's
+// run.
+extern "C" int num_halved_products() { return cudnn_rnn_tf::num_halved; }
+
 // Runs a forward and, in training, a backward pass of an engine: of steps, of
 // cuDNN or, in inference, `resident`. `numbers` and `rates` are, in this order,
 // the fields of RnnSpec and RnnProblem that the function reads, between which
@@ -140,6 +144,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
                                    const uint64_t* seed, void** tensors) {
   using namespace cudnn_rnn_tf;
   has_resident_libraries = true;
+  num_halved = 0;
   Check(num_descriptors == 0, "what an earlier call described is destroyed");
   void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   Check(library != nullptr, name);

@@ -12,9 +12,13 @@
 inline Word __umulhi(Word a, Word b) {
   return static_cast<Word>(static_cast<uint64_t>(a) * b >> 32);
 }
-// Kernels whose threads wait for each other are compiled but not run: others
-// take their places below, and no test here has a mask.
-inline void __syncthreads() { Abort(); }
+// Threads run one after the other, so those of a block cannot wait for each
+// other. Of kernels whose threads do, blocks have one thread here, or others
+// take their places below.
+inline void __syncthreads() {
+  if (blockDim.x * blockDim.y > 1) Abort();
+}
+inline void atomicMax(Word* word, Word to) { *word = std::max(*word, to); }
 inline int __shfl_xor_sync(Word, int, int) {
   Abort();
   return 0;
@@ -23,6 +27,9 @@ using std::max;
 using std::min;
 
 #include "kernels/gpu/persistent/auxiliary.cu"
+#if defined(IS_FLOAT)
+#include "kernels/gpu/persistent/halves.cu"
+#endif
 #include "kernels/gpu/persistent/steps.cu"
 #include "kernels/gpu/persistent/vectors.cu"
 
@@ -134,14 +141,22 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
       {"reset_forward", ThreadOf(reset_forward)},
       {"reset_backward", ThreadOf(reset_backward)},
       {"sum_vectors", ThreadOf(sum_vectors)},
+#if defined(IS_FLOAT)
+      {"halve_rows", ThreadOf(halve_rows)},
+      {"find_columns", ThreadOf(find_columns)},
+      {"halve_columns", ThreadOf(halve_columns)},
+      {"unscale", ThreadOf(unscale)},
+#endif
   };
   const auto kernel = kernels.find(name);
   if (kernel == kernels.end()) return false;
   gridDim.x = grid[0];
-  blockDim = {grid[1], grid[2]};
+  const bool waits =
+      kernel->first == "halve_rows" || kernel->first == "backward_step";
+  blockDim = {waits ? 1 : grid[1], grid[2]};
   for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x) {
-    for (threadIdx.y = 0; threadIdx.y < grid[2]; ++threadIdx.y) {
-      for (threadIdx.x = 0; threadIdx.x < grid[1]; ++threadIdx.x) {
+    for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y) {
+      for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) {
         kernel->second(parameters);
       }
     }

@@ -314,6 +314,14 @@ struct StepBuffers {
   // products, sums.
   void* candidate_operands;
   void* candidate_products;
+  // The powers of two by which floats are halved, as scales.cuh has them, or
+  // null: of the rows of the recurrent matrices, [D, G * H], of the sequences'
+  // operands, [D, B], and of the operands of the input side, the matrices'
+  // rows, [D, G * H], and the steps, [rows].
+  const float* row_powers;
+  float* sequence_powers;
+  const float* input_row_powers;
+  const float* step_powers;
   int units, outputs, directions;    // H, P and D.
   int gate_stride, sequence_stride;  // In a direction's numbers of all gates.
   long long cell_stride;  // From one sequence's first c to the next one's.

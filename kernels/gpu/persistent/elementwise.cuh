@@ -12,6 +12,24 @@ static Index FirstIndex() {
 }
 static Index IndexStep() { return static_cast<Index>(gridDim.x) * blockDim.x; }
 
+// Returns the largest word of a block's threads, which call this together and
+// are whole warps.
+static Word LargestOfBlock(Word word) {
+  __shared__ Word largest;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  word = __reduce_max_sync(~0u, word);
+  const bool is_asked = threadIdx.x % 32 == 0;
+#else
+  const bool is_asked = true;
+#endif
+  __syncthreads();  // All have read what an earlier call found.
+  if (threadIdx.x == 0) largest = 0;
+  __syncthreads();
+  if (is_asked) atomicMax(&largest, word);
+  __syncthreads();
+  return largest;
+}
+
 struct Words4 {
   Word word[4];
 };

@@ -11,6 +11,7 @@
 #include "kernels/gpu/engine.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/gpu/persistent/auxiliary.h"
+#include "kernels/gpu/persistent/halves.h"
 #include "kernels/gpu/persistent/kernel.h"
 #include "kernels/gpu/persistent/step_loop.h"
 #include "kernels/gpu/product.h"
@@ -101,9 +102,13 @@ class Network : public Engine {
   // The length of a transposed operand's rows, which TF32 products want
   // aligned.
   int64_t TransposedPitch() const { return (rows_ + 31) / 32 * 32; }
-  // Tells whether the gradient of a matrix of the input side, or of a recurrent
-  // matrix, reads its operand transposed. A matrix has `columns` columns.
-  bool IsTransposed(bool is_recurrent, int64_t columns) const;
+  // Tells whether the gradient of a matrix with so many columns reads its
+  // operand transposed.
+  bool IsTransposed(int64_t columns) const;
+  // Tells whether products over all steps are worth operands in float16.
+  bool MayHalve() const;
+  // Compiles the small kernels.
+  RnnStatus Compile();
   // Returns the address of a number in an array.
   const void* At(const void* base, int64_t items) const {
     return static_cast<const char*>(base) + items * item_;
@@ -140,6 +145,9 @@ class Network : public Engine {
   const int64_t rows_, slots_ = auxiliary_.slots();
   const bool allows_tf32_;
   const ParamLayout layout_ = ParamLayout(spec_);
+  // Where products over all steps are in float16: all of the backward pass and,
+  // if steps are enqueued one by one, those of the forward pass.
+  std::optional<Halves> halves_;
   // This runs the steps of a layer. If it is empty, the kernels do.
   std::optional<StepLoop> loop_;
   bool is_stack_ = false;  // All layers run at the same time, forward.

@@ -24,12 +24,9 @@ Sequences WithoutLengths(Sequences sequences) {
 
 }  // namespace
 
-bool Network::IsTransposed(bool is_recurrent, int64_t columns) const {
-  // With recurrent dropout, each gate's recurrent matrix has its own operand.
-  const int64_t gates =
-      is_recurrent && problem_.has_recurrent_dropout() ? 1 : spec_.num_gates();
-  return problem_.dtype == RnnDataType::kFloat32 && allows_tf32_ &&
-         gates * spec_.num_units * columns >= kTransposedWeights;
+bool Network::IsTransposed(int64_t columns) const {
+  return problem_.dtype == RnnDataType::kFloat32 && allows_tf32_ && !halves_ &&
+         spec_.num_gates() * spec_.num_units * columns >= kTransposedWeights;
 }
 
 struct Network::BackwardPass {
@@ -46,22 +43,48 @@ struct Network::BackwardPass {
   const int64_t gate_rows = spec.num_gates() * units;
   const int64_t gates_pitch = network.slots_ * units;
 
-  // Sets `operand` to values, [rows, width], as a product over all steps reads
-  // them. Their padding is undefined if `sequences` has lengths.
-  RnnStatus MakeOperand(const Sequences& sequences, bool is_recurrent,
-                        int64_t width, const void* values,
-                        Factor* operand) const {
-    if (network.IsTransposed(is_recurrent, width)) {
+  // Sets `operand` to values, [rows, width], with rows that are `pitch` numbers
+  // apart, as products with the gates of direction `d` over all steps read
+  // them. Their padding is undefined if `sequences` has lengths. The powers of
+  // the gates' steps differ, so the other operand is multiplied by them.
+  RnnStatus MakeOperand(const Sequences& sequences, int64_t d,
+                        bool may_transpose, int64_t width, int64_t pitch,
+                        const void* values, Factor* operand) const {
+    if (network.halves_) {
+      *operand = {workspace.operand, Halves::Pitch(width)};
+      return network.halves_->Columns(
+          handles.stream, sequences, rows, width, pitch, values,
+          workspace.step_powers[d], workspace.column_powers, workspace.operand);
+    }
+    if (may_transpose && network.IsTransposed(width)) {
       *operand = {workspace.operand, network.TransposedPitch(), true};
       return auxiliary.TransposeSteps(handles.stream, sequences, width,
                                       operand->pitch, values,
                                       workspace.operand);
     }
     *operand = {sequences.lengths == nullptr ? values : workspace.operand,
-                width};
+                pitch};
     if (sequences.lengths == nullptr) return {};
     return auxiliary.CopyWithoutPadding(handles.stream, sequences, width,
                                         values, workspace.operand);
+  }
+  // Returns the gradients of a gate and those after it, as products over all
+  // steps read them.
+  Factor OfGates(const BackwardDirection& direction, int64_t gate) const {
+    if (!network.halves_) {
+      return {network.At(direction.gates, gate * units), gates_pitch};
+    }
+    return {static_cast<uint16_t*>(direction.gates) + gate * units,
+            2 * gates_pitch};
+  }
+  // Puts the gradients of a direction's gates in float16 where they stand.
+  RnnStatus HalveGates(const BackwardDirection& direction, int64_t d) const {
+    // A GRU that resets before has what its candidate reads in the last slot.
+    const int64_t width = spec.resets_before() ? gate_rows : gates_pitch;
+    return network.halves_->Rows(handles.stream, rows, width, gates_pitch,
+                                 direction.gates, /*least=*/0.0f,
+                                 2 * gates_pitch, direction.gates,
+                                 workspace.step_powers[d]);
   }
 
   // Returns the number of parts that the sum over all steps is divided into for
@@ -80,28 +103,31 @@ struct Network::BackwardPass {
   }
 
   // Computes the gradient of a matrix, [m, n], whose place in the parameters is
-  // `offset`, from the gradients of its products: [rows, m], with rows that are
-  // `pitch` numbers apart.
-  RnnStatus MultiplySteps(int64_t m, int64_t n, const void* of_products,
-                          int64_t pitch, const Factor& operand,
+  // `offset`, from the gradients of its products, [rows, m]. Operands may be
+  // `halved`.
+  RnnStatus MultiplySteps(int64_t m, int64_t n, Factor of_products,
+                          const Factor& operand, bool halved,
                           int64_t offset) const {
-    const ProductType type = network.product_type();
+    const RnnDataType dtype = network.problem_.dtype;
+    const ProductType type = halved ? kHalfProducts : network.product_type();
     void* const gradient = network.At(buffers.params_backprop, offset);
-    const int64_t parts = PartsOfSum(m, n);
-    if (parts == 1) {
-      return Multiply(handles.blas, type, m, n, rows,
-                      {of_products, pitch, true}, operand,
-                      {gradient, type.dtype, n});
-    }
-    // A matrix with so few numbers has no transposed operand.
-    const int64_t of_part = rows / parts;
+    const int64_t parts = PartsOfSum(m, n), of_part = rows / parts;
+    of_products.is_transposed = true;
+    of_products.stride = of_part * of_products.pitch;
     CRNN_RETURN_IF_ERROR(Multiply(
-        handles.blas, type, m, n, of_part,
-        {of_products, pitch, true, of_part * pitch},
-        {operand.numbers, operand.pitch, false, of_part * operand.pitch},
-        {workspace.parts, SumType(type.dtype), n, false, m * n}, parts));
-    return auxiliary.AddParts(handles.stream, m * n, parts, workspace.parts,
-                              gradient);
+        handles.blas, type, m, n, of_part, of_products,
+        {operand.numbers, operand.pitch, operand.is_transposed,
+         of_part * operand.pitch},
+        parts == 1 ? Product{gradient, dtype, n}
+                   : Product{workspace.parts, SumType(dtype), n, false, m * n},
+        parts));
+    if (parts > 1) {
+      CRNN_RETURN_IF_ERROR(auxiliary.AddParts(handles.stream, m * n, parts,
+                                              workspace.parts, gradient));
+    }
+    if (!halved) return {};
+    return network.halves_->Unscale(handles.stream, m, n, /*of_rows=*/nullptr,
+                                    workspace.column_powers, gradient);
   }
 
   // Computes the gradients of a direction's recurrent matrices. The gradient of
@@ -115,16 +141,18 @@ struct Network::BackwardPass {
     const int64_t outputs = spec.output_size(), num_gates = kind.num_gates;
     const BackwardDirection& direction = arguments.direction[d];
     const bool has_masks = network.problem_.has_recurrent_dropout();
+    const bool halved = network.halves_.has_value();
+    const Sequences sequences = WithoutLengths(arguments.sequences);
     Factor operand = {};
     for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
       const int64_t offset = at.recurrent_weights + gate * units * outputs;
       const bool is_joint = gate < kind.joint_gates;
       if (!is_joint && kind.resets_before) {
-        return MultiplySteps(
-            units, outputs, network.At(direction.gates, gate * units),
-            gates_pitch,
-            {network.At(direction.gates, num_gates * units), gates_pitch},
-            offset);
+        CRNN_RETURN_IF_ERROR(MakeOperand(
+            sequences, d, /*may_transpose=*/false, outputs, gates_pitch,
+            network.At(direction.gates, num_gates * units), &operand));
+        return MultiplySteps(units, outputs, OfGates(direction, gate), operand,
+                             halved, offset);
       }
       const int64_t slot = is_joint ? gate : num_gates;
       if (has_masks) {
@@ -137,13 +165,12 @@ struct Network::BackwardPass {
       }
       if (gate == 0 || has_masks) {
         CRNN_RETURN_IF_ERROR(MakeOperand(
-            WithoutLengths(arguments.sequences),
-            /*is_recurrent=*/true, outputs,
+            sequences, d, /*may_transpose=*/!has_masks, outputs, outputs,
             has_masks ? workspace.masked_h : direction.previous_h, &operand));
       }
-      CRNN_RETURN_IF_ERROR(MultiplySteps(
-          count * units, outputs, network.At(direction.gates, slot * units),
-          gates_pitch, operand, offset));
+      CRNN_RETURN_IF_ERROR(MultiplySteps(count * units, outputs,
+                                         OfGates(direction, slot), operand,
+                                         halved, offset));
     }
     return {};
   }
@@ -186,6 +213,11 @@ struct Network::BackwardPass {
     return arguments;
   }
 
+  // Tells whether the gradient of a layer's input is computed in float16. Those
+  // of two directions, whose powers differ, could not be added to each other.
+  bool HalvesInputs(int64_t l) const {
+    return network.halves_ && spec.num_dirs() == 1 && spec.has_input_weights(l);
+  }
   // The following compute the gradients of layer `l` from those of its gates,
   // which the backward kernel has put in the place of the gates.
   RnnStatus Inputs(int64_t l, const BackwardArguments& arguments,
@@ -196,6 +228,22 @@ struct Network::BackwardPass {
           arguments.direction[1].gates, input_backprop);
     }
     const int64_t input_size = spec.layer_input_size(l);
+    if (HalvesInputs(l)) {
+      const Halves& halves = *network.halves_;
+      const int64_t weights = layout.pseudo_layer(l).input_weights;
+      CRNN_RETURN_IF_ERROR(halves.Columns(
+          handles.stream, {}, gate_rows, input_size, input_size,
+          network.Param(buffers.params, weights), /*factors=*/nullptr,
+          workspace.column_powers, workspace.weights));
+      CRNN_RETURN_IF_ERROR(
+          Multiply(handles.blas, kHalfProducts, rows, input_size, gate_rows,
+                   OfGates(arguments.direction[0], 0),
+                   {workspace.weights, Halves::Pitch(input_size)},
+                   {input_backprop, network.problem_.dtype, input_size}));
+      return halves.Unscale(handles.stream, rows, input_size,
+                            workspace.step_powers[0], workspace.column_powers,
+                            input_backprop);
+    }
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
       const int64_t weights =
           layout.pseudo_layer(l * spec.num_dirs() + d).input_weights;
@@ -219,27 +267,27 @@ struct Network::BackwardPass {
     // make another operand in the same memory.
     if (spec.has_input_weights(l)) {
       Factor operand = {};
-      CRNN_RETURN_IF_ERROR(MakeOperand(sequences, /*is_recurrent=*/false,
-                                       input_size, input, &operand));
+      const bool halved = network.halves_.has_value();
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-        CRNN_RETURN_IF_ERROR(
-            MultiplySteps(gate_rows, input_size, arguments.direction[d].gates,
-                          gates_pitch, operand, pseudo_layer(d).input_weights));
+        if (d == 0 || halved) {
+          CRNN_RETURN_IF_ERROR(MakeOperand(sequences, d, /*may_transpose=*/true,
+                                           input_size, input_size, input,
+                                           &operand));
+        }
+        CRNN_RETURN_IF_ERROR(MultiplySteps(
+            gate_rows, input_size, OfGates(arguments.direction[d], 0), operand,
+            halved, pseudo_layer(d).input_weights));
       }
     }
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
       const ParamLayout::PseudoLayer& at = pseudo_layer(d);
       CRNN_RETURN_IF_ERROR(RecurrentWeights(at, d, arguments));
       if (spec.num_proj > 0) {
-        CRNN_RETURN_IF_ERROR(MultiplySteps(
-            spec.num_proj, units, workspace.projected_backprop[d],
-            spec.num_proj, {reserve.layers[l].unprojected[d], units},
-            at.projection));
-      }
-      if (at.vectors >= 0) {
-        CRNN_RETURN_IF_ERROR(auxiliary.SumVectors(
-            handles.stream, arguments, d, network.CellStride(), workspace.parts,
-            network.At(buffers.params_backprop, at.vectors)));
+        CRNN_RETURN_IF_ERROR(
+            MultiplySteps(spec.num_proj, units,
+                          {workspace.projected_backprop[d], spec.num_proj},
+                          {reserve.layers[l].unprojected[d], units},
+                          /*halved=*/false, at.projection));
       }
       if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
       CRNN_RETURN_IF_ERROR(auxiliary.SumBiases(
@@ -266,7 +314,25 @@ struct Network::BackwardPass {
       // The gradient of the inputs goes to the layer below, or to the caller.
       void* const input_backprop =
           l == 0 ? buffers.input_backprop : workspace.gradients[(l - 1) % 2];
-      CRNN_RETURN_IF_ERROR(Inputs(l, arguments, input_backprop));
+      // What reads gates as floats comes before they are halved.
+      if (!HalvesInputs(l)) {
+        CRNN_RETURN_IF_ERROR(Inputs(l, arguments, input_backprop));
+      }
+      for (int64_t d = 0; d < spec.num_dirs(); ++d) {
+        const int64_t vectors =
+            layout.pseudo_layer(l * spec.num_dirs() + d).vectors;
+        if (vectors >= 0) {
+          CRNN_RETURN_IF_ERROR(auxiliary.SumVectors(
+              handles.stream, arguments, d, network.CellStride(),
+              workspace.parts, network.At(buffers.params_backprop, vectors)));
+        }
+        if (network.halves_) {
+          CRNN_RETURN_IF_ERROR(HalveGates(arguments.direction[d], d));
+        }
+      }
+      if (HalvesInputs(l)) {
+        CRNN_RETURN_IF_ERROR(Inputs(l, arguments, input_backprop));
+      }
       if (network.problem_.has_dropout_between_layers() && l > 0) {
         CRNN_RETURN_IF_ERROR(auxiliary.ApplyDropout(
             handles.stream, sequences, spec.layer_output_size(), l - 1,

@@ -40,6 +40,18 @@ struct Network::Memory {
   char* TakeSteps(int64_t width) {
     return arena.Take<char>(network.rows_ * width * network.item_);
   }
+  char* TakeHalves(int64_t rows, int64_t width) {
+    return arena.Take<char>(rows * Halves::Pitch(width) * sizeof(uint16_t));
+  }
+  // The columns of the widest matrix of the input side.
+  int64_t WidestInput() const {
+    int64_t widest = 0;
+    for (int64_t l = 0; l < spec.num_layers; ++l) {
+      if (!spec.has_input_weights(l)) continue;
+      widest = std::max(widest, spec.layer_input_size(l));
+    }
+    return widest;
+  }
   // Sums, which are doubles in float64.
   float* TakeSums(int64_t count) {
     return reinterpret_cast<float*>(arena.Take<char>(count * network.sum_));
@@ -95,11 +107,13 @@ struct Network::Workspace : Memory {
   void* ring = nullptr;
   std::optional<StepLoop::Memory> step_memory;
 
-  Workspace(const Network& network, const PassKernel& kernel, void* base)
+  Workspace(const Network& network, bool is_backward, void* base)
       : Memory(network, base) {
     if (network.loop_) {
-      step_memory.emplace(problem, &arena);
+      step_memory.emplace(*network.loop_, is_backward, &arena);
     } else {
+      const PassKernel& kernel =
+          is_backward ? network.backward_ : network.forward_;
       ring = arena.Take<char>(kernel.ring_bytes());
     }
   }
@@ -112,11 +126,21 @@ struct Network::ForwardWorkspace : Workspace {
   int* lengths = nullptr;
   int* order = nullptr;
   std::array<char*, ForwardArguments::kMaxLayers> gates = {}, outputs = {};
+  // Operands in float16 and their powers; null if floats are multiplied.
+  char *inputs = nullptr, *weights = nullptr;
+  float *step_powers = nullptr, *weight_powers = nullptr;
 
   ForwardWorkspace(const Network& network, void* base)
-      : Workspace(network, network.forward_, base) {
+      : Workspace(network, /*is_backward=*/false, base) {
     const bool has_lengths = problem.has_sequence_lengths;
     if (has_lengths) given = arena.Take<int64_t>(problem.batch_size);
+    if (network.loop_ && network.halves_ && WidestInput() > 0) {
+      const int64_t gate_rows = spec.num_gates() * spec.num_units;
+      inputs = TakeHalves(network.rows_, WidestInput());
+      weights = TakeHalves(gate_rows, WidestInput());
+      step_powers = TakeSums(network.rows_);
+      weight_powers = TakeSums(spec.num_dirs() * gate_rows);
+    }
     if (problem.is_training) return;
     if (has_lengths) {
       lengths = arena.Take<int>(problem.batch_size);
@@ -144,11 +168,15 @@ struct Network::BackwardWorkspace : Workspace {
   // The parts of a product over all steps.
   void* parts;
   // What a product over all steps reads, if it is a copy: the input with zeros
-  // in its padding, or any operand transposed.
+  // in its padding, or any operand transposed or in float16.
   void* operand;
+  // Of operands in float16, the input matrices and the powers of the gates'
+  // steps and of the other operand's columns.
+  void *weights = nullptr, *column_powers = nullptr;
+  std::array<float*, kMaxDirs> step_powers = {};
 
   BackwardWorkspace(const Network& network, void* base)
-      : Workspace(network, network.backward_, base) {
+      : Workspace(network, /*is_backward=*/true, base) {
     if (problem.has_recurrent_dropout()) masked_h = TakeSteps(spec.num_units);
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
       bias_sums[d] =
@@ -161,21 +189,24 @@ struct Network::BackwardWorkspace : Workspace {
     static_assert(kMostTiles * kTileSize * kTileSize >= Auxiliary::kMostSums);
     parts = TakeSums(std::max(kMostTiles * kTileSize * kTileSize,
                               spec.kind().num_vectors * spec.num_units));
-    int64_t widest = 0, input_width = 0;  // Of operands, transposed or not.
-    if (network.IsTransposed(true, spec.output_size())) {
-      widest = spec.output_size();
+    const int64_t widest = std::max(WidestInput(), spec.output_size());
+    if (!network.halves_) {
+      const int64_t given =
+          problem.has_sequence_lengths && spec.has_input_weights(0)
+              ? spec.input_size
+              : 0;
+      const int64_t columns =
+          network.IsTransposed(widest) ? network.TransposedPitch() * widest : 0;
+      operand = arena.Take<char>(std::max(network.rows_ * given, columns) *
+                                 network.item_);
+      return;
     }
-    for (int64_t l = 0; l < spec.num_layers; ++l) {
-      const int64_t width = spec.layer_input_size(l);
-      if (!spec.has_input_weights(l)) continue;
-      if (network.IsTransposed(false, width)) widest = std::max(widest, width);
+    operand = TakeHalves(network.rows_, widest);
+    weights = TakeHalves(spec.num_gates() * spec.num_units, WidestInput());
+    column_powers = TakeSums(widest);
+    for (int64_t d = 0; d < spec.num_dirs(); ++d) {
+      step_powers[d] = TakeSums(network.rows_);
     }
-    if (problem.has_sequence_lengths && spec.has_input_weights(0)) {
-      input_width = spec.input_size;
-    }
-    operand = arena.Take<char>(std::max(network.rows_ * input_width,
-                                        network.TransposedPitch() * widest) *
-                               network.item_);
   }
 };
 

@@ -13,27 +13,12 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_POWERS_CUH_
 
 #include "common.cuh"
+#include "scales.cuh"
 
 constexpr bool kHasPowers = PRODUCTS == Shape::kHalves;
 // A GRU's h is within its first h and 1. The h of other cells with powers is
 // within 1 after the first step.
 constexpr bool kKeepsPowers = CellType::kReadsH;
-
-// Returns the power of two that is the greatest one within a positive float,
-// which comes as its bits, but at least 2^-98: no power overflows below.
-static float PowerOf(Word largest) {
-  constexpr Word kLeast = 29u << 23, kMost = 254u << 23;
-  const Word exponent = largest & 0xFFu << 23;
-  return __uint_as_float(exponent < kLeast  ? kLeast
-                         : exponent > kMost ? kMost
-                                            : exponent);
-}
-// Returns what numbers are multiplied by, 2^14 divided by their power.
-static float ScaleOf(float power) {
-  return __uint_as_float((268u << 23) - __float_as_uint(power));
-}
-// What the product of numbers with the powers 1 is multiplied by.
-constexpr float kOfProduct = 1.0f / (1 << 28);
 
 // Loads chunks of a row of the data's numbers, `stride` columns apart. What is
 // past the last column, or in no row, is zero. All loads are under way at the

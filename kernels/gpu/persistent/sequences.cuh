@@ -17,11 +17,9 @@ static long long RowOfTime(const Sequences& all, long long time, long long b) {
 struct Step {
   int time, b;
 };
-static Step StepOfRow(const Sequences& all, long long row) {
-  return all.batch_stride == 1 ? Step{static_cast<int>(row / all.batch),
-                                      static_cast<int>(row % all.batch)}
-                               : Step{static_cast<int>(row % all.steps),
-                                      static_cast<int>(row / all.steps)};
+static Step StepOfRow(const Sequences& all, int row) {
+  return all.batch_stride == 1 ? Step{row / all.batch, row % all.batch}
+                               : Step{row % all.steps, row / all.steps};
 }
 
 // The value of everything that is computed of a sequence whose length is out of

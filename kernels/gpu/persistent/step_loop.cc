@@ -28,6 +28,15 @@ RnnStatus Check(const RnnProblem& problem) {
   return {};
 }
 
+// Tells whether a step's operands have bounds, so that float16 takes the place
+// of TF32.
+bool MayHalve(const RnnProblem& problem, bool allow_tf32) {
+  const RnnSpec& spec = problem.spec;
+  return problem.dtype == RnnDataType::kFloat32 && allow_tf32 &&
+         spec.rnn_mode != RnnMode::kRnnRelu && !spec.resets_before() &&
+         !problem.has_recurrent_dropout();
+}
+
 }  // namespace
 
 RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
@@ -35,6 +44,9 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
   CRNN_RETURN_IF_ERROR(Check(problem));
   loop->problem_ = problem;
   loop->allows_tf32_ = allow_tf32;
+  if (MayHalve(problem, allow_tf32)) {
+    CRNN_RETURN_IF_ERROR(loop->halves_.emplace().Compile());
+  }
   const std::vector<std::string> macros = {TypeMacro(problem.dtype),
                                            CellMacro(problem.spec.rnn_mode)};
   for (const auto& [entry, kernel] :
@@ -51,19 +63,32 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
   return {};
 }
 
-StepLoop::Memory::Memory(const RnnProblem& problem, Arena* arena) {
+StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
+  const RnnProblem& problem = loop.problem_;
   const RnnSpec& spec = problem.spec;
   const int64_t gates = spec.kind().gates_of_h, dirs = spec.num_dirs();
   const int64_t units = spec.num_units, outputs = spec.output_size();
   const int64_t states = dirs * problem.batch_size * units;
   const auto item = static_cast<int64_t>(SizeOf(problem.dtype));
+  const bool halves = loop.halves_ && (is_backward || spec.num_proj == 0);
   const auto sum = static_cast<int64_t>(SizeOf(SumType(problem.dtype)));
   const bool has_masks = problem.has_recurrent_dropout();
-  const auto take = [&](int64_t count, int64_t rows,
-                        int64_t columns) -> Matrices {
-    return {arena->Take<char>(count * rows * columns * item), count, rows,
-            columns};
+  const auto take = [&](int64_t count, int64_t rows, int64_t columns,
+                        bool is_halved = false) -> Matrices {
+    const int64_t pitch = is_halved ? Halves::Pitch(columns) : columns;
+    const int64_t bytes = is_halved ? sizeof(uint16_t) : item;
+    return {arena->Take<char>(count * rows * pitch * bytes),
+            count,
+            rows,
+            columns,
+            pitch,
+            is_halved};
   };
+  if (halves) {
+    row_powers = arena->Take<float>(dirs * gates * units);
+    buffers.row_powers = row_powers;
+    buffers.sequence_powers = arena->Take<float>(dirs * problem.batch_size);
+  }
   if (has_masks) buffers.masks = arena->Take<unsigned char>(states);
   buffers.operands = arena->Take<char>(states * gates * item);
   buffers.products = arena->Take<char>(states * gates * sum);
@@ -82,7 +107,7 @@ StepLoop::Memory::Memory(const RnnProblem& problem, Arena* arena) {
   buffers.rate = spec.recurrent_dropout;
   buffers.threshold = DropoutThreshold(spec.recurrent_dropout);
   recurrent = has_masks ? take(dirs * gates, units, outputs)
-                        : take(dirs, gates * units, outputs);
+                        : take(dirs, gates * units, outputs, halves);
   if (spec.resets_before()) {
     buffers.candidate_operands = arena->Take<char>(states * item);
     buffers.candidate_products = arena->Take<char>(states * sum);
@@ -104,8 +129,9 @@ RnnStatus StepLoop::Begin(const Handles& handles, const Memory& memory,
     const auto& direction = arguments.direction[d];
     const char* const weights =
         static_cast<const char*>(direction.recurrent_weights);
-    const int64_t of_candidate =
-        spec.kind().gates_of_h * spec.num_units * spec.output_size() * item;
+    const int64_t rows = spec.kind().gates_of_h * spec.num_units;
+    const int64_t columns = spec.output_size();
+    const int64_t of_candidate = rows * columns * item;
     const std::pair<const Matrices*, const void*> copies[] = {
         {&memory.recurrent, weights},
         {&memory.candidate, weights + of_candidate},
@@ -114,6 +140,15 @@ RnnStatus StepLoop::Begin(const Handles& handles, const Memory& memory,
       const int64_t bytes = matrices->count / spec.num_dirs() * matrices->rows *
                             matrices->columns * item;
       if (bytes == 0) continue;
+      if (matrices->is_halved) {
+        CRNN_RETURN_IF_ERROR(
+            halves_->Rows(handles.stream, rows, columns, columns, from,
+                          /*least=*/0.0f, matrices->pitch,
+                          static_cast<uint16_t*>(matrices->weights) +
+                              d * rows * matrices->pitch,
+                          memory.row_powers + d * rows));
+        continue;
+      }
       char* const to = static_cast<char*>(matrices->weights) + d * bytes;
       CRNN_RETURN_IF_ERROR(EnqueueCopy(handles.stream, from, to, bytes));
     }
@@ -133,9 +168,13 @@ RnnStatus StepLoop::MultiplyAll(const Handles& handles,
   const int64_t batch = problem_.batch_size;
   const int64_t n = is_backward ? matrices.columns : matrices.rows;
   const int64_t k = is_backward ? matrices.rows : matrices.columns;
-  return Multiply(handles.blas, {problem_.dtype, allows_tf32_}, batch, n, k,
-                  {operands, k, false, batch * k},
-                  {matrices.weights, matrices.columns, !is_backward, n * k},
+  return Multiply(handles.blas,
+                  matrices.is_halved
+                      ? kHalfProducts
+                      : ProductType{problem_.dtype, allows_tf32_},
+                  batch, n, k, {operands, k, false, batch * k},
+                  {matrices.weights, matrices.pitch, !is_backward,
+                   matrices.rows * matrices.pitch},
                   {to, to_type, n, adds, batch * n}, matrices.count);
 }
 
@@ -156,6 +195,18 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
                        /*adds=*/false, to, to_type);
   };
   const RnnDataType sums = SumType(problem_.dtype);
+  if (memory.recurrent.is_halved) {
+    // A GRU's h is within its first h and 1.
+    const bool keeps = problem_.spec.rnn_mode == RnnMode::kGru;
+    const int64_t batch = problem_.batch_size;
+    for (int64_t d = 0; d < problem_.spec.num_dirs(); ++d) {
+      CRNN_RETURN_IF_ERROR(
+          halves_->Rows(handles.stream, batch, problem_.spec.num_units,
+                        arguments.state_stride, arguments.direction[d].first_h,
+                        /*least=*/keeps ? 1.0f : 0.0f, 0, nullptr,
+                        buffers.sequence_powers + d * batch));
+    }
+  }
   CRNN_RETURN_IF_ERROR(enqueue(forward_step_, -1));
   for (int64_t step = 0; step < problem_.max_time; ++step) {
     CRNN_RETURN_IF_ERROR(multiply(
@@ -182,9 +233,17 @@ RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
   CRNN_RETURN_IF_ERROR(Begin(handles, memory, layer, seed, arguments));
   const bool projects = problem_.spec.num_proj > 0;
   const StepBuffers& buffers = memory.buffers;
+  // Blocks that take a sequence each fill the GPU if there are many of them.
+  constexpr int64_t kManyBlocks = 256;
+  const int64_t blocks = problem_.spec.num_dirs() * problem_.batch_size;
+  const Grid grid =
+      memory.recurrent.is_halved
+          ? Grid{blocks, Halves::ThreadsOfRow(problem_.spec.num_units,
+                                              blocks < kManyBlocks ? 1 : 4)}
+          : GridOver(NumStates());
   const auto enqueue = [&](CUkernel kernel, int64_t step) {
-    return Launch(kernel, handles.stream, GridOver(NumStates()), arguments,
-                  buffers, static_cast<int>(step));
+    return Launch(kernel, handles.stream, grid, arguments, buffers,
+                  static_cast<int>(step));
   };
   const auto multiply = [&](const Matrices& matrices, const void* operands,
                             bool adds, void* to, RnnDataType to_type) {

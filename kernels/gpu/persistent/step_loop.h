@@ -4,10 +4,12 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STEP_LOOP_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "kernels/arena.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/gpu/persistent/arguments.h"
+#include "kernels/gpu/persistent/halves.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -18,7 +20,8 @@ namespace persistent {
 // there is a product for them as well. If a GRU's reset gate acts before the
 // product, the candidate has a product of its own, and the reset gate a kernel.
 // With recurrent dropout, each gate's matrix reads h through a mask of its own,
-// so the product is batched over the gates. The kernels read and write what the
+// so the product is batched over the gates. Where TF32 is allowed and h has a
+// bound, products are in float16. The kernels read and write what the
 // persistent kernel does, but take the sequences in their own order, also in
 // `bias_sums`.
 class StepLoop {
@@ -29,16 +32,19 @@ class StepLoop {
                        StepLoop* loop);
 
   // Matrices of the same size, [rows, columns], that follow one another; those
-  // of a direction, and then those of the other one.
+  // of a direction, and then those of the other one. Their rows are `pitch`
+  // numbers apart.
   struct Matrices {
     void* weights;
-    int64_t count, rows, columns;
+    int64_t count, rows, columns, pitch;
+    bool is_halved = false;  // In float16.
   };
   // The memory that a pass uses for one layer after the other.
   struct Memory {
-    Memory(const RnnProblem& problem, Arena* arena);
+    Memory(const StepLoop& loop, bool is_backward, Arena* arena);
 
     StepBuffers buffers = {};
+    float* row_powers = nullptr;  // That of `buffers`, to be written.
     // Copies of the recurrent matrices and of the projections. In the buffer of
     // parameters, they may not be aligned, and those of the two directions are
     // not evenly apart. The candidates' are apart if a GRU's candidate reads
@@ -79,6 +85,9 @@ class StepLoop {
 
   RnnProblem problem_;
   bool allows_tf32_ = false;
+  // Where the products of the recurrent matrices are in float16: with a
+  // projection, only those of the backward pass.
+  std::optional<Halves> halves_;
   CUkernel draw_masks_ = nullptr, forward_step_ = nullptr,
            backward_step_ = nullptr, mask_states_ = nullptr;
   // Only of a GRU whose reset gate acts before the product.

@@ -3,6 +3,7 @@
 #define HAS_EXACT_FUNCTIONS
 #include "cell_functions.cuh"
 #include "elementwise.cuh"
+#include "scales.cuh"
 #include "sequences.cuh"
 
 using cudnn_rnn_tf::persistent::BackwardArguments;
@@ -10,6 +11,9 @@ using cudnn_rnn_tf::persistent::ForwardArguments;
 using cudnn_rnn_tf::persistent::StepBuffers;
 
 namespace {
+
+// What a number of float range counts beside operands in float16.
+constexpr float kFarBelow = 1.0f / (1ull << 60);
 
 // These load and store a number of an array of the network's type.
 Sum LoadItem(const void* items, Index at) {
@@ -51,9 +55,28 @@ struct Place {
   int OfOutput() const {
     return (direction * batch + b) * steps.outputs + unit;
   }
-  // Stores h where the next step's products read it.
-  void StoreOperand(Sum h) const {
-    if (steps.projected != nullptr) {
+  // The power of a row of the recurrent matrices.
+  float RowPower(int gate) const {
+    return steps
+        .row_powers[(direction * CellType::kGatesOfH + gate) * steps.units +
+                    unit];
+  }
+  float& SequencePower() const {
+    return steps.sequence_powers[direction * batch + b];
+  }
+  // That of the h that a step's products read. Without bounds of their own are
+  // only the first h, and a GRU's, which may be as large as its first.
+  float PowerOfH(int step) const {
+    return CellType::kReadsH || step == 0 ? SequencePower() : 1.0f;
+  }
+  void StoreHalf(int at, float value, float power) const {
+    static_cast<Half*>(steps.operands)[at] = ToHalf(ScaleOf(power) * value);
+  }
+  // Stores h where the products of a step read it.
+  void StoreOperand(Sum h, int step) const {
+    if (steps.row_powers != nullptr) {
+      StoreHalf(i, h, PowerOfH(step));
+    } else if (steps.projected != nullptr) {
       StoreItem(steps.projected, OfOutput(), h);
     } else if (steps.masks == nullptr) {
       StoreItem(steps.operands, i, h);
@@ -107,15 +130,20 @@ struct Own : Place {
 };
 
 // Adds to `inputs` what is added to the product of a gate: its input's product,
-// which `gates` holds, and its biases.
+// which `gates` holds, and its biases. `of_step` is the step's row.
 void AddInput(const Own<ForwardArguments>& at, const Item* gates, int gate,
-              Sum* inputs) {
+              Index of_step, Sum* inputs) {
   const int of_gate = gate * at.steps.units + at.unit;
   if (at.my.recurrent_bias != nullptr) {
     inputs[CellType::RecurrentSlot(gate)] +=
         LoadItem(at.my.recurrent_bias, of_gate);
   }
   Sum input = ToFloat(gates[gate * at.steps.units]);
+  if (at.steps.step_powers != nullptr) {
+    const int row = at.direction * kGates * at.steps.units + of_gate;
+    input = Unscaled(input, at.steps.input_row_powers[row],
+                     at.steps.step_powers[of_step]);
+  }
   if (at.my.input_bias != nullptr) {
     input += LoadItem(at.my.input_bias, of_gate);
   }
@@ -136,33 +164,37 @@ void StoreProjected(const Own<ForwardArguments>& at, int step) {
   }
 }
 
+// Returns the gradient of the output of the step before, with which the sum
+// begins that is the gradient of the projected h after that step.
+Sum BegunSum(const Own<BackwardArguments>& at, int step) {
+  if (step == 0 || step > at.sequence.length) return 0.0f;
+  Sum sum = LoadItem(at.my.output_backprop,
+                     at.RowAt(step - 1) * at.all.output_stride + at.unit);
+  if (step == at.sequence.length) {
+    sum += LoadItem(at.my.last_h_backprop, at.state);
+  }
+  return sum;
+}
+
 // Stores the gradient of the projected h after this step, or what stands for it
-// in the padding, and begins the sum of that after the step before.
+// in the padding.
 void StoreProjectedGradient(const Own<BackwardArguments>& at, int step) {
-  Item& gradient = static_cast<Item*>(at.steps.projected)[at.OfOutput()];
+  Sum gradient = LoadItem(at.steps.projected, at.OfOutput());
+  if (at.steps.row_powers != nullptr) {
+    gradient = Unscaled(gradient, at.SequencePower(), 1.0f);
+  }
   if (step < 0) {
     // A sequence without steps has not begun a sum.
-    static_cast<Item*>(at.my.first_h_backprop)[at.state] =
-        at.sequence.is_invalid ? FromFloat(InvalidValue())
-        : at.sequence.length == 0
-            ? static_cast<const Item*>(at.my.last_h_backprop)[at.state]
-            : gradient;
-    return;
+    StoreItem(at.my.first_h_backprop, at.state,
+              at.sequence.is_invalid ? InvalidValue()
+              : at.sequence.length == 0
+                  ? LoadItem(at.my.last_h_backprop, at.state)
+                  : gradient);
+  } else if (step < at.all.sequences.steps) {
+    StoreItem(at.my.projected_backprop,
+              at.RowAt(step) * at.steps.outputs + at.unit,
+              at.IsPadding(step) ? at.Padding() : gradient);
   }
-  if (step < at.all.sequences.steps) {
-    static_cast<Item*>(
-        at.my.projected_backprop)[at.RowAt(step) * at.steps.outputs + at.unit] =
-        at.IsPadding(step) ? FromFloat(at.Padding()) : gradient;
-  }
-  Sum sum = 0.0f;
-  if (step > 0 && step <= at.sequence.length) {
-    sum = LoadItem(at.my.output_backprop,
-                   at.RowAt(step - 1) * at.all.output_stride + at.unit);
-    if (step == at.sequence.length) {
-      sum += LoadItem(at.my.last_h_backprop, at.state);
-    }
-  }
-  gradient = FromFloat(sum);
 }
 
 }  // namespace
@@ -196,9 +228,10 @@ extern "C" __global__ void reset_forward(const ForwardArguments all,
   for (Index i = FirstIndex(); i < count; i += IndexStep()) {
     const Own<ForwardArguments> at(all, steps, i);
     if (at.IsPadding(step)) continue;
-    Item* const gates = at.GatesAt(at.RowAt(step));
+    const Index row = at.RowAt(step);
+    Item* const gates = at.GatesAt(row);
     Sum z[kSlots] = {}, kept[kSlots] = {};
-    AddInput(at, gates, 0, z);
+    AddInput(at, gates, 0, row, z);
     z[0] += static_cast<const Sum*>(steps.products)[at.OfGate(0)];
     Sum h = static_cast<const Sum*>(steps.carried)[i];
     if (steps.masks != nullptr)
@@ -280,11 +313,15 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
         if (CellType::IsOfReset(gate)) continue;
-        AddInput(at, gates, gate, z);
-        z[CellType::RecurrentSlot(gate)] +=
+        AddInput(at, gates, gate, row, z);
+        Sum product =
             gate < CellType::kGatesOfH
                 ? static_cast<const Sum*>(steps.products)[at.OfGate(gate)]
                 : static_cast<const Sum*>(steps.candidate_products)[i];
+        if (steps.row_powers != nullptr) {
+          product = Unscaled(product, at.RowPower(gate), at.PowerOfH(step));
+        }
+        z[CellType::RecurrentSlot(gate)] += product;
       }
       CellType::Forward(at.functions(), z, &h, &c, values);
       if (projects) {
@@ -318,7 +355,7 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
       StoreItem(my.last_h, at.state, h);
       continue;
     }
-    at.StoreOperand(h);
+    at.StoreOperand(h, step + 1);
     if (is_training) {
       StoreItem(my.previous_h, at.RowAt(step + 1) * steps.outputs + at.unit, h);
     }
@@ -328,16 +365,34 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
 // Computes the gradients of a step's gates. Step -1 stands for the first
 // states, whose gradients are the last to be computed. With projections, each
 // step begins the sums of the step before, so there is one more, which is the
-// first to be computed.
-extern "C" __global__ void backward_step(const BackwardArguments all,
-                                         StepBuffers steps, int step) {
+// first to be computed. If products are in float16, a block takes a sequence in
+// one direction, of whose gradients it finds the power.
+extern "C" __global__ void __launch_bounds__(1024)
+    backward_step(const BackwardArguments all, StepBuffers steps, int step) {
   const Index count = Place::Count(steps, all.sequences.batch);
   const int units = steps.units;
   const bool projects = steps.projected != nullptr;
-  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+  const bool halves = steps.row_powers != nullptr;
+  const Index first = halves
+                          ? static_cast<Index>(blockIdx.x) * units + threadIdx.x
+                          : FirstIndex();
+  const Index end = halves ? (blockIdx.x + 1LL) * units : count;
+  const Index stride = halves ? blockDim.x : IndexStep();
+  Word largest = 0;
+  for (Index i = first; i < end; i += stride) {
     const Own<BackwardArguments> at(all, steps, i);
     const auto& my = at.my;
-    if (projects && at.unit < steps.outputs) StoreProjectedGradient(at, step);
+    if (projects && at.unit < steps.outputs) {
+      StoreProjectedGradient(at, step);
+      const Sum begun = step < 0 ? 0.0f : BegunSum(at, step);
+      // As an operand in float16 would have it, but far below the gates'
+      // gradients, since this is a float.
+      if (halves) {
+        largest = max(largest, MagnitudeOf(kFarBelow * begun));
+      } else {
+        StoreItem(steps.projected, at.OfOutput(), begun);
+      }
+    }
     if (step == all.sequences.steps) continue;
     const Index row = at.RowAt(step);
     Item* const gates = at.GatesAt(row);
@@ -346,7 +401,7 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
       for (int slot = 0; slot < kSlots; ++slot) {
         gates[slot * units] = FromFloat(at.Padding());
       }
-      if (!projects) continue;
+      if (!projects || halves) continue;
       // The products are added to the sums that were begun.
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
@@ -367,12 +422,13 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
     if constexpr (CellType::kReadsH) {
       if (!is_last) dh = *carry;
     }
-    if (projects) {
-      if (step >= 0) dh = products[i];
-    } else if (is_last) {
+    if (!projects && is_last) {
       dh = LoadItem(my.last_h_backprop, at.state);
     } else if (steps.masks == nullptr) {
-      dh += products[i];
+      if (!projects || step >= 0) {
+        dh += halves ? Unscaled(products[i], at.SequencePower(), 1.0f)
+                     : products[i];
+      }
     } else {
       const unsigned char mask = steps.masks[i];
 #pragma unroll
@@ -428,11 +484,37 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
 #pragma unroll
     for (int gate = 0; gate < CellType::kGatesOfH; ++gate) {
       if (CellType::IsOfReset(gate)) continue;
-      StoreItem(steps.operands, at.OfGate(gate),
-                gradients[CellType::RecurrentSlot(gate)]);
+      const Sum gradient = gradients[CellType::RecurrentSlot(gate)];
+      if (halves) {
+        largest = max(largest, MagnitudeOf(at.RowPower(gate) * gradient));
+      } else {
+        StoreItem(steps.operands, at.OfGate(gate), gradient);
+      }
     }
     if constexpr (CellType::kResetsBefore) {
       StoreItem(steps.candidate_operands, i, gradients[kGates - 1]);
+    }
+  }
+  if (!halves || step < 0) return;
+  const float power = PowerOf(LargestOfBlock(largest));
+  for (Index i = first; i < end; i += stride) {
+    const Own<BackwardArguments> at(all, steps, i);
+    const bool is_padding = at.IsPadding(step);
+    if (is_padding && !projects) return;
+    if (at.unit == 0) at.SequencePower() = power;
+    // The products are added to the sums that are begun here.
+    if (projects && at.unit < steps.outputs) {
+      StoreItem(steps.projected, at.OfOutput(),
+                ScaleOf(power) * ScaleOf(1.0f) * BegunSum(at, step));
+    }
+    if (step == all.sequences.steps) continue;
+    const Item* const gates = at.GatesAt(at.RowAt(step));
+#pragma unroll
+    for (int gate = 0; gate < CellType::kGatesOfH; ++gate) {
+      const Sum gradient =
+          is_padding ? 0.0f
+                     : ToFloat(gates[CellType::RecurrentSlot(gate) * units]);
+      at.StoreHalf(at.OfGate(gate), at.RowPower(gate) * gradient, power);
     }
   }
 }

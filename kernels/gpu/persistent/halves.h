@@ -1,0 +1,96 @@
+// Makes float16's operands of floats where TF32 is allowed, since both types
+// keep ten bits of a fraction, and float16's products take half as long.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_HALVES_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_HALVES_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/gpu/compiler.h"
+#include "kernels/gpu/persistent/arguments.h"
+#include "kernels/gpu/product.h"
+
+namespace cudnn_rnn_tf {
+namespace persistent {
+
+// How the operands are multiplied. The products are floats.
+inline constexpr ProductType kHalfProducts = {RnnDataType::kFloat16, true};
+
+// The kernels of halves.cu.
+class Halves {
+ public:
+  // Gets the kernels, without which nothing else may be called.
+  RnnStatus Compile() {
+    for (const auto& [entry, kernel] : {std::pair("halve_rows", &halve_rows_),
+                                        {"find_columns", &find_columns_},
+                                        {"halve_columns", &halve_columns_},
+                                        {"unscale", &unscale_}}) {
+      CRNN_RETURN_IF_ERROR(CompileKernel(
+          "halves.cu", entry, {TypeMacro(RnnDataType::kFloat32)}, kernel));
+    }
+    return {};
+  }
+
+  // The numbers from one row of operands to the next. cuBLAS is fast if rows
+  // begin at multiples of 16 bytes.
+  static int64_t Pitch(int64_t width) { return CeilDiv<int64_t>(width, 8) * 8; }
+  // Halves [rows, width] by rows, whose powers go to `powers`. Zeros follow up
+  // to Pitch(width), if `to_pitch` leaves room for them.
+  RnnStatus Rows(CUstream stream, int64_t rows, int64_t width, int64_t pitch,
+                 const void* from, float least, int64_t to_pitch, void* to,
+                 float* powers) const {
+    return Launch(halve_rows_, stream,
+                  {rows, ThreadsOfRow(width, /*numbers=*/16)},
+                  static_cast<int>(width), pitch, from, least,
+                  static_cast<int>(std::min(Pitch(width), to_pitch)), to_pitch,
+                  to, powers);
+  }
+  // The threads of a block that takes a row, of which each thread has
+  // `numbers`.
+  static int ThreadsOfRow(int64_t width, int64_t numbers) {
+    constexpr int kWarp = 32, kMost = 1024;
+    return static_cast<int>(
+        std::min<int64_t>(CeilDiv(width, kWarp * numbers) * kWarp, kMost));
+  }
+  // Halves [rows, width] by columns. Rows are multiplied by `factors` first
+  // unless it is null; if `sequences` has lengths, what is past them is zero.
+  // `largest`, [width], keeps what the powers are made of. Rows of operands are
+  // Pitch(width) apart.
+  RnnStatus Columns(CUstream stream, const Sequences& sequences, int64_t rows,
+                    int64_t width, int64_t pitch, const void* from,
+                    const float* factors, void* largest, void* to) const {
+    CRNN_RETURN_IF_ERROR(
+        EnqueueFill(stream, largest, 0, width * sizeof(float)));
+    CRNN_RETURN_IF_ERROR(Launch(find_columns_, stream, GridOf(rows, width),
+                                sequences, rows, static_cast<int>(width), pitch,
+                                from, factors, largest));
+    return Launch(halve_columns_, stream, GridOf(rows, width / 2), sequences,
+                  rows, static_cast<int>(width), pitch, from, factors, largest,
+                  Pitch(width), to);
+  }
+  // Divides products, [rows, width], by the powers of their operands.
+  RnnStatus Unscale(CUstream stream, int64_t rows, int64_t width,
+                    const float* of_rows, const void* of_columns,
+                    void* products) const {
+    return Launch(unscale_, stream, GridOf(rows, width), rows,
+                  static_cast<int>(width), of_rows, of_columns, products);
+  }
+
+ private:
+  static Grid GridOf(int64_t rows, int64_t width) {
+    constexpr int kThreads = 128;
+    constexpr int64_t kRows = 32, kMostBlocks = 4 * kMaxBlocksOfNumbers;
+    return {
+        std::min((width / kThreads + 1) * CeilDiv(rows, kRows), kMostBlocks),
+        kThreads};
+  }
+
+  CUkernel halve_rows_ = nullptr, find_columns_ = nullptr,
+           halve_columns_ = nullptr, unscale_ = nullptr;
+};
+
+}  // namespace persistent
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_HALVES_H_
