@@ -247,15 +247,15 @@ def check_floats(case, dtype, network, kernels, allow_tf32, lengths_on_device=Fa
 
 
 @pytest.mark.parametrize("with_lengths", [False, True])
-@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("rnn_mode", [*MODES, "projected"])
-def test_products_over_all_steps_in_float16(rnn_mode, direction, with_lengths, network, kernels):
-    """They are where a matrix is large: here that of the inputs, which are as many as no other's."""
+def test_products_over_all_steps_in_float16(rnn_mode, with_lengths, network, kernels):
+    """They are where a matrix is large: here that of the inputs."""
     changes = {"rnn_mode": "lstm", "num_proj": 24} if rnn_mode == "projected" else {}
     changes = {"rnn_mode": rnn_mode, "num_proj": 0} | changes
     config = dataclasses.replace(
         *(CASES[0].config,),
-        **{"num_layers": 2, "num_units": 40, "direction": direction, "bias_mode": "double"},
+        **{"num_layers": 2, "num_units": 40, "direction": DIRECTIONS[with_lengths]},
+        **{"bias_mode": "double"},
         **{"input_mode": "linear_input", "dropout": 0.0, "recurrent_dropout": 0.0},
         **{"cell_clip": 0.0} | changes,
     )
@@ -265,6 +265,48 @@ def test_products_over_all_steps_in_float16(rnn_mode, direction, with_lengths, n
     case = random_configs.Case(8000, config, 4, 3, not with_lengths, True, lengths)
     check_floats(case, "float32", network, kernels, allow_tf32=True)
     assert network.num_halved_products() > 0
+
+
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
+@pytest.mark.parametrize("input_size", [5, 2**17])
+def test_products_in_float16_have_the_range_of_floats(input_size, rnn_mode, network, kernels):
+    """Sequences, and rows of matrices, are orders of magnitude apart, and each is as exact."""
+    config = dataclasses.replace(
+        *(CASES[0].config,),
+        **{"rnn_mode": rnn_mode, "num_layers": 1, "num_units": 8, "direction": "bidirectional"},
+        **{"input_mode": "linear_input", "dropout": 0.0, "recurrent_dropout": 0.0},
+        **{"num_proj": 0, "bias_mode": "none", "cell_clip": 0.0, "input_size": input_size},
+    )
+    case = random_configs.Case(8001, config, 3, 5, True, True, None)
+    data = random_configs.draw_data(case, "float32")
+    # A GRU's h keeps the power of its first h.
+    of_inputs, of_states, of_gradients = np.float32(
+        [
+            [1e-12, 1e8, 1, 1e-3, 0],
+            [1e30 if rnn_mode == "lstm" else 1e2, 1e-12, 1, 0, 1],
+            [1e-25, 1e6, 1, 1e-10, 1],
+        ]
+    )[..., None]
+    # Matrices that small leave gates unsaturated, some of whose rows are zero.
+    weights = np.float32(1e-8) * data.params.reshape(2, -1)
+    weights[:, : 3 * input_size] = 0.0
+    data = data._replace(
+        inputs=data.inputs * of_inputs,
+        states=(data.states[0] * of_states, *data.states[1:]),
+        params=weights.ravel(),
+        d_outputs=data.d_outputs * of_gradients,
+        d_states=tuple(gradient * of_gradients for gradient in data.d_states),
+    )
+    expected = random_configs.run_reference(case, data)[1].named()
+    library = kernels(rnn_mode, "float32")
+    results = run(network, library, case, data, "float32", allow_tf32=True).named()
+    assert network.num_halved_products() > (6 if input_size > 5 else 0)
+    for name, value in results.items():
+        assert np.isfinite(value).all(), name
+        for b in range(5 if value.ndim == 3 else 1):  # The parameters have no sequences.
+            own = (..., b, slice(None)) if value.ndim == 3 else ...
+            error = random_configs.rms_error(value[own], expected[name][own])
+            assert error <= TOLERANCE_OF_HALVES, (name, b, error)
 
 
 @pytest.mark.slow

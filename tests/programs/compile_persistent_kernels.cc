@@ -144,6 +144,7 @@ std::vector<Job> AllJobs() {
       if (is_same) continue;
       add("auxiliary.cu", {std::string("IS_") + type.name});
     }
+    add("halves.cu", {"IS_FLOAT"});
     for (const char* const macro :
          {"IS_MASK", "UNIT_BYTES=2", "UNIT_BYTES=4", "UNIT_BYTES=8",
           "UNIT_BYTES=16", "IS_FLOAT64", "IS_FLOAT", "IS_FLOAT16",
