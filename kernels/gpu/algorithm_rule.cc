@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <string>
 
 namespace cudnn_rnn_tf {
@@ -89,10 +90,59 @@ bool MayBeResident(const RnnProblem& problem) {
 
 }  // namespace
 
-bool MayBeSteps(const RnnProblem& problem) {
-  return problem.has_recurrent_dropout() || problem.has_sequence_lengths ||
-         !problem.spec.kind().is_in_cudnn() ||
-         problem.spec.num_proj == problem.spec.num_units;
+bool HasHalvedSteps(const RnnProblem& problem, bool allow_tf32,
+                    const DeviceLimits& gpu) {
+  const RnnSpec& spec = problem.spec;
+  // cuBLAS is slow if operands begin at odd places. With smaller matrices,
+  // products over all steps are not in float16.
+  constexpr int64_t kMultiple = 8, kFewestWeights = int64_t{1} << 21;
+  return problem.dtype == RnnDataType::kFloat32 && allow_tf32 &&
+         HasTf32(gpu.architecture) && spec.rnn_mode != RnnMode::kRnnRelu &&
+         !spec.resets_before() && !problem.has_recurrent_dropout() &&
+         spec.num_units % kMultiple == 0 &&
+         spec.output_size() % kMultiple == 0 &&
+         spec.num_gates() * spec.num_units * spec.output_size() >=
+             kFewestWeights;
+}
+
+bool MayBeSteps(const RnnProblem& problem, bool allow_tf32,
+                const DeviceLimits& gpu) {
+  if (problem.has_recurrent_dropout() || problem.has_sequence_lengths ||
+      !problem.spec.kind().is_in_cudnn() ||
+      problem.spec.num_proj == problem.spec.num_units) {
+    return true;
+  }
+  const bool is_for_resident =
+      !problem.is_training && problem.batch_size <= kMostOfResident;
+  return HasHalvedSteps(problem, allow_tf32, gpu) && !is_for_resident &&
+         CyclesOfSteps(problem, gpu) < CyclesOfCudnn(problem, allow_tf32, gpu);
+}
+
+// Constants were fitted to nets of 768 to 4096 units and 16 to 1024 sequences,
+// whose passes were timed one by one on an H200. Operands are made once in a
+// pass.
+double CyclesOfSteps(const RnnProblem& problem, const DeviceLimits& gpu) {
+  constexpr PassCost kForward = {5.0, 0.85, 5.6, 10.5};
+  constexpr PassCost kBackward = {6.0, 1.0, 5.6, 14.0};
+  constexpr double kOfOperands = 6.0, kOfOperandsInTraining = 21.0;
+  const RnnSpec& spec = problem.spec;
+  const double batch = static_cast<double>(problem.batch_size);
+  const double units =
+      1e-6 * static_cast<double>(spec.num_dirs() * spec.num_units);
+  const double weights =
+      units * static_cast<double>(spec.num_gates() * spec.output_size());
+  const double gates =
+      units * batch * static_cast<double>(spec.kind().num_slots);
+  double cycles = 0.0, fixed = 0.0;
+  for (const PassCost* pass : {&kForward, &kBackward}) {
+    if (pass == &kBackward && !problem.is_training) break;
+    fixed += pass->start;
+    cycles += weights * (pass->weights + 1e-3 * batch * pass->products) +
+              gates * pass->gates;
+  }
+  cycles += (problem.is_training ? kOfOperandsInTraining : kOfOperands) *
+            weights / static_cast<double>(problem.max_time);
+  return 1e3 * (fixed + 132.0 / gpu.multiprocessors * cycles);
 }
 
 double CyclesOfCudnn(const RnnProblem& problem, bool allow_tf32,
@@ -123,8 +173,15 @@ double CyclesOfCudnn(const RnnProblem& problem, bool allow_tf32,
 
 bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
                        const DeviceLimits& gpu, double cycles) {
+  // Single steps run all of the padding, persistent kernels only some of it.
+  constexpr double kMargin = 1.35, kMarginOfLengths = 1.75;
+  const double most =
+      !HasHalvedSteps(problem, allow_tf32, gpu)
+          ? std::numeric_limits<double>::infinity()
+          : CyclesOfSteps(problem, gpu) *
+                (problem.has_sequence_lengths ? kMarginOfLengths : kMargin);
   if (problem.has_sequence_lengths) {
-    return cycles > (problem.is_training ? 2 : 1) * 50e3;
+    return cycles > std::min(most, (problem.is_training ? 2 : 1) * 50e3);
   }
   // `resident` and persist_static are for one or two sequences.
   const bool is_in_cudnn = problem.spec.kind().is_in_cudnn();
@@ -140,7 +197,7 @@ bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
       IsForSmallH(problem)) {
     return true;
   }
-  return cycles > CyclesOfCudnn(problem, allow_tf32, gpu);
+  return cycles > std::min(most, CyclesOfCudnn(problem, allow_tf32, gpu));
 }
 
 // The limits come from 320 networks on an H200, as replayed graphs. With up to
@@ -185,7 +242,7 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
   if (may_be_ours) {
     const GpuChoice persistent = {GpuEngine::kKernels,
                                   CudnnAlgorithm::kStandard, kernels.is_stack};
-    const bool may_be_steps = MayBeSteps(problem);
+    const bool may_be_steps = MayBeSteps(problem, allow_tf32, gpu);
     const bool is_fast =
         kernels.runs &&
         ((must_be_ours && !may_be_steps) ||

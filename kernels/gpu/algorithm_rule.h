@@ -46,7 +46,8 @@ struct KernelEstimate {
 // decides:
 //   algorithm            runs
 //   persistent           the persistent kernels; if they cannot, or lengths
-//                        differ and it is faster, kernels of single steps
+//                        differ or TF32 is allowed and they are faster,
+//                        kernels of single steps
 //   auto                 the same, unless cuDNN is likely to be faster. It runs
 //                        sequences of full length that the persistent kernels
 //                        cannot run, large layers of large batches of them,
@@ -64,8 +65,16 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
 
 // Tells whether a network whose steps are enqueued one by one goes before
 // cuDNN. It does with different lengths, since cuDNN would have to be told them
-// in host memory, and where cuDNN has no algorithm.
-bool MayBeSteps(const RnnProblem& problem);
+// in host memory, where cuDNN has no algorithm, and where float16's products
+// make it faster.
+bool MayBeSteps(const RnnProblem& problem, bool allow_tf32,
+                const DeviceLimits& gpu);
+// Tells whether single steps multiply large matrices in float16 in the place of
+// TF32, and estimates the cycles that they then take for a step of a layer in
+// both directions, as CyclesOfCudnn does.
+bool HasHalvedSteps(const RnnProblem& problem, bool allow_tf32,
+                    const DeviceLimits& gpu);
+double CyclesOfSteps(const RnnProblem& problem, const DeviceLimits& gpu);
 
 // Estimates the cycles that cuDNN takes for a step of a layer in both
 // directions, in training forward and backward, if all sequences have full

@@ -36,11 +36,12 @@ RnnProblem DrawProblem() {
   problem.has_sequence_lengths = Draw(0, 3) == 0;
   problem.is_aligned = Draw(0, 3) > 0;
   if (Draw(0, 7) == 0) problem.spec.recurrent_dropout = 0.5f;
+  problem.max_time = Draw(1, 100);
   return problem;
 }
 
-bool MayRun(const GpuChoice& choice, const RnnProblem& problem,
-            bool allow_tf32) {
+bool MayRun(const GpuChoice& choice, const RnnProblem& problem, bool allow_tf32,
+            const DeviceLimits& gpu) {
   const bool is_tensor = problem.dtype == RnnDataType::kFloat16 ||
                          (problem.dtype == RnnDataType::kFloat32 && allow_tf32);
   switch (choice.engine) {
@@ -55,7 +56,7 @@ bool MayRun(const GpuChoice& choice, const RnnProblem& problem,
                (choice.algorithm != CudnnAlgorithm::kPersistStaticSmallH ||
                 problem.spec.num_units <= 128)));
     case GpuEngine::kSteps:
-      return MayBeSteps(problem);
+      return MayBeSteps(problem, allow_tf32, gpu);
     case GpuEngine::kKernels:
       return true;
   }
@@ -75,7 +76,7 @@ void CheckRule(unsigned seed) {
   std::vector<GpuChoice> choices;
   Check(Choices(problem, allow_tf32, gpu, kernels, &choices).ok(), what);
   for (const GpuChoice& choice : choices) {
-    Check(MayRun(choice, problem, allow_tf32), what + " cannot run so");
+    Check(MayRun(choice, problem, allow_tf32, gpu), what + " cannot run so");
   }
   // The last choice runs what those before it turn out not to support.
   if (!problem.has_recurrent_dropout()) {
@@ -118,8 +119,10 @@ void CheckRule(unsigned seed) {
       more.is_training = true;
       problem.is_training = false;
   }
-  Check(cycles > 0.0 && CyclesOfCudnn(more, allow_tf32, gpu) >
-                            CyclesOfCudnn(problem, allow_tf32, gpu),
+  Check(cycles > 0.0 &&
+            CyclesOfCudnn(more, allow_tf32, gpu) >
+                CyclesOfCudnn(problem, allow_tf32, gpu) &&
+            CyclesOfSteps(more, gpu) > CyclesOfSteps(problem, gpu),
         what + ": more work takes longer");
 }
 
