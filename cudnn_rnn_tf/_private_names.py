@@ -28,6 +28,10 @@ from tensorflow.python.eager.record import (
     stop_recording,
 )
 
+# `tf.compat.v1.nn.rnn_cell` raises an error where Keras 3 is installed. The attributes of the cells
+# that `contrib.rnn` reads are private, too.
+from tensorflow.python.keras.layers.legacy_rnn import rnn_cell_impl as legacy_rnn_cells
+
 # Only this tells whether XLA will compile the function that is being traced.
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
@@ -49,6 +53,7 @@ __all__ = [
     "is_reference",
     "is_resolving_auto_jit_compile",
     "keras_mask",
+    "legacy_rnn_cells",
     "layers_in",
     "pack_tangents",
     "record_operation_backprop_only",

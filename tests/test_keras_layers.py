@@ -443,3 +443,18 @@ def test_the_log_says_what_runs_fused(caplog):
     assert "layer 'a' runs fused" in caplog.messages
     assert "layer 'b' runs as Keras runs it: activation='relu'" in caplog.messages
     assert "layer 'c' runs fused, in one op" in caplog.messages
+
+
+def test_names_of_keras_2():
+    lstm = drop_ins.CuDNNLSTM(3, "ones", "zeros", "zeros", False, None, "l2", return_state=True)
+    assert type(lstm) is drop_ins.LSTM and lstm.return_state and not lstm.unit_forget_bias
+    assert isinstance(lstm.recurrent_regularizer, keras.regularizers.L2)
+    gru = drop_ins.CuDNNGRU(3, "ones", "zeros", "zeros", "l2", name="old")
+    assert type(gru) is drop_ins.GRU and gru.reset_after and gru.name == "old"
+    assert isinstance(gru.kernel_regularizer, keras.regularizers.L2)
+    for make, message in (
+        (lambda: drop_ins.CuDNNLSTM(), "units"),
+        (lambda: drop_ins.CuDNNGRU(3, units=3), "multiple values for argument 'units'"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            make()

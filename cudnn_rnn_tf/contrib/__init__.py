@@ -23,9 +23,17 @@ from cudnn_rnn_tf.contrib.python.layers.cudnn_rnn import (
     CudnnRNNTanh,
 )
 from cudnn_rnn_tf.contrib.restore import restore_keras_layer
+from cudnn_rnn_tf.contrib.rnn import stack_bidirectional_dynamic_rnn
 from cudnn_rnn_tf.contrib.saveable import *
 
-__all__ = ["CudnnGRU", "CudnnLSTM", "CudnnRNNRelu", "CudnnRNNTanh", "restore_keras_layer"]
+__all__ = [
+    "CudnnGRU",
+    "CudnnLSTM",
+    "CudnnRNNRelu",
+    "CudnnRNNTanh",
+    "restore_keras_layer",
+    "stack_bidirectional_dynamic_rnn",
+]
 __all__ += _cells.__all__
 __all__ += _constants.__all__
 __all__ += _format_converters.__all__

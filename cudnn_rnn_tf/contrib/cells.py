@@ -20,7 +20,6 @@ __all__ = [
     "GRUBlockCellV2",
     "LSTMStateTuple",
     "MultiRNNCell",
-    "stack_bidirectional_dynamic_rnn",
 ]
 
 
@@ -394,69 +393,3 @@ class MultiRNNCell(_RNNCell):
                 inputs, own_state = cell(inputs, own_state)
             states.append(own_state)
         return inputs, tuple(states) if self._state_is_tuple else tf.concat(states, axis=-1)
-
-
-def stack_bidirectional_dynamic_rnn(
-    cells_fw: Sequence[Any],
-    cells_bw: Sequence[Any],
-    inputs: Any,
-    initial_states_fw: Sequence[Any] | None = None,
-    initial_states_bw: Sequence[Any] | None = None,
-    dtype: Any = None,
-    sequence_length: Any = None,
-    parallel_iterations: int | None = None,
-    time_major: bool = False,
-    scope: Any = None,
-    swap_memory: bool = False,
-) -> tuple[tf.Tensor, tuple[Any, ...], tuple[Any, ...]]:
-    """Runs bidirectional layers on top of each other, as in `tf.contrib.rnn`.
-
-    Args:
-        cells_fw: one cell per layer for the forward direction.
-        cells_bw: likewise for the backward direction.
-        inputs: [B, T, I], or [T, B, I] with `time_major`.
-        initial_states_fw: one state per layer; None for zeros.
-        initial_states_bw: likewise.
-        dtype: of the initial states, where they are not given.
-        sequence_length: integer [B]; None where all sequences fill T.
-        parallel_iterations: to `tf.compat.v1.nn.bidirectional_dynamic_rnn`.
-        time_major: the layout of inputs and outputs.
-        scope: variable scope in place of "stack_bidirectional_rnn".
-        swap_memory: to `tf.compat.v1.nn.bidirectional_dynamic_rnn`.
-
-    Returns:
-        outputs [B, T, 2 H], forward and backward side by side, and per direction a tuple of the
-        layers' final states.
-
-    Raises:
-        ValueError: if there are not as many cells, or states, for each direction.
-    """
-    none = [None] * len(cells_fw)
-    states = []
-    with _v1.variable_scope(scope or "stack_bidirectional_rnn"):
-        for index, (cell_fw, cell_bw, state_fw, state_bw) in enumerate(
-            zip(
-                cells_fw,
-                cells_bw,
-                initial_states_fw or none,
-                initial_states_bw or none,
-                strict=True,
-            )
-        ):
-            with _v1.variable_scope(f"cell_{index}"):
-                outputs, final = _v1.nn.bidirectional_dynamic_rnn(
-                    cell_fw,
-                    cell_bw,
-                    inputs,
-                    sequence_length=sequence_length,
-                    initial_state_fw=state_fw,
-                    initial_state_bw=state_bw,
-                    dtype=dtype,
-                    parallel_iterations=parallel_iterations,
-                    swap_memory=swap_memory,
-                    time_major=time_major,
-                )
-            inputs = tf.concat(outputs, axis=-1)
-            states.append(final)
-    states_fw, states_bw = zip(*states, strict=True)
-    return inputs, states_fw, states_bw

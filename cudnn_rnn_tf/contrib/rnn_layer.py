@@ -44,6 +44,13 @@ class _CudnnRNN(HasConfig, BaseLayer, _private_names.AutoTrackable):
         self._dtype = tf.as_dtype(dtype)
         if not self._dtype.is_floating:
             raise ValueError(f"expected dtype to be floating-point, but received {dtype!r}")
+        if isinstance(input_mode, int):
+            name_then = type(self).__name__
+            raise TypeError(
+                f"expected input_mode to be a string, but received {input_mode!r}: up to "
+                f"TensorFlow 1.2, {name_then} took input_size there, and weights in each call; "
+                f"that class is cudnn_rnn_ops.{name_then}"
+            )
         self._seed = seed
         self._kernel_initializer = kernel_initializer
         self._bias_initializer = bias_initializer

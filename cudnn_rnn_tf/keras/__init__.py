@@ -13,6 +13,7 @@ from cudnn_rnn_tf.keras.acceleration import accelerate, to_stock
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional
 from cudnn_rnn_tf.keras.fusion import Fusion
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, RNN, SimpleRNN
+from cudnn_rnn_tf.keras.old_names import CuDNNGRU, CuDNNLSTM
 from cudnn_rnn_tf.keras.report import AccelerationReport, LayerReport, acceleration_report
 from cudnn_rnn_tf.keras.stack import Stack
 
@@ -22,6 +23,8 @@ __all__ = [
     "RNN",
     "AccelerationReport",
     "Bidirectional",
+    "CuDNNGRU",
+    "CuDNNLSTM",
     "Fusion",
     "GRUCell",
     "LSTMCell",
