@@ -99,7 +99,11 @@ class CpuPredictor:
         self._call = _native.PredictorBinding(state.config.layout, *state[1:])
 
     def __call__(
-        self, inputs: Any, initial_state: Any = None, sequence_lengths: Any = None
+        self,
+        inputs: Any,
+        initial_state: Any = None,
+        sequence_lengths: Any = None,
+        resets: Any = None,
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Runs the network over whole sequences, or over the next part of them.
 
@@ -113,13 +117,16 @@ class CpuPredictor:
                 (time-major: L * D first). P is `num_proj` where set, else H. Zeros by default.
             sequence_lengths: integers [B], each in [0, T]: steps past a sequence's end are not
                 read, outputs there are zero, and the final state is the state at the end.
+            resets: boolean [B, T] ([T, B] time-major), true where a new segment of a sequence
+                begins, as of the layer.
 
         Returns:
             outputs [B, T, D * P] ([T, B, D * P] time-major), and a tuple of the final states, each
             as its initial state; new arrays of the layer's compute dtype.
 
         Raises:
-            TypeError: if an argument is no array of numbers, or `sequence_lengths` not integers.
+            TypeError: if an argument is no array of numbers, `sequence_lengths` not integers, or
+                `resets` not boolean.
             ValueError: if a shape does not fit, or a sequence length is out of range.
         """
-        return self._call(inputs, initial_state, sequence_lengths)
+        return self._call(inputs, initial_state, sequence_lengths, resets)

@@ -7,7 +7,8 @@
 
 namespace cudnn_rnn_tf {
 
-// What Forward and Backward begin with. There may be no seed.
+// What Forward and Backward begin with. There may be no seed. Resets, if any,
+// are Forward's next input, and come last among Backward's.
 enum PassInput { kInput, kInputH, kInputC, kParams, kSequenceLengths, kSeed };
 enum ForwardOutput { kOutput, kOutputH, kOutputC, kReserveSpace };
 // What Backward has in addition, after the seed or, without one, in its place.
@@ -39,16 +40,19 @@ enum ForwardResult { kForwardWorkspace = kReserveSpace + 1 };
 enum BackwardResult { kUsedReserveSpace = kNumBackprops, kBackwardWorkspace };
 
 // Return the buffers of a pass besides lengths, seeds and memory. `input(i)`
-// and `output(i)` are the addresses of the op's tensors. Of a backward pass,
-// `own_inputs` is the number of inputs that both ops begin with, and the
+// and `output(i)` are the addresses of the op's tensors, and `own_inputs` is
+// the number of inputs that both ops begin with. Of a backward pass, the
 // reserve space is left out.
 template <typename Address, typename Result>
-RnnForwardBuffers ForwardBuffersOf(const Address& input, const Result& output) {
+RnnForwardBuffers ForwardBuffersOf(const RnnProblem& problem,
+                                   const Address& input, int own_inputs,
+                                   const Result& output) {
   RnnForwardBuffers buffers;
   buffers.input = input(kInput);
   buffers.input_h = input(kInputH);
   buffers.input_c = input(kInputC);
   buffers.params = input(kParams);
+  if (problem.has_resets) buffers.resets = input(own_inputs);
   buffers.output = output(kOutput);
   buffers.output_h = output(kOutputH);
   buffers.output_c = output(kOutputC);
@@ -56,13 +60,16 @@ RnnForwardBuffers ForwardBuffersOf(const Address& input, const Result& output) {
   return buffers;
 }
 template <typename Address, typename Result>
-RnnBackwardBuffers BackwardBuffersOf(const Address& input, int own_inputs,
+RnnBackwardBuffers BackwardBuffersOf(const RnnProblem& problem,
+                                     const Address& input, int own_inputs,
                                      const Result& output) {
   RnnBackwardBuffers buffers;
   buffers.input = input(kInput);
   buffers.input_h = input(kInputH);
   buffers.input_c = input(kInputC);
   buffers.params = input(kParams);
+  if (problem.has_resets)
+    buffers.resets = input(own_inputs + kNumBackwardInputs);
   buffers.output = input(own_inputs + kForwardOutput);
   buffers.output_backprop = input(own_inputs + kOutputBackprop);
   buffers.output_h_backprop = input(own_inputs + kOutputHBackprop);

@@ -4,6 +4,7 @@
 #define CUDNN_RNN_TF_KERNELS_RNN_ATTRS_H_
 
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -42,19 +43,25 @@ absl::Status ReadSpec(Context* context, RnnSpec* spec,
 // Reads the attributes that Forward and Backward have in addition.
 template <typename Context>
 absl::Status ReadRunAttrs(Context* context, RnnSpec* spec, bool* time_major,
-                          bool* has_sequence_lengths, int* num_seeds) {
+                          bool* has_sequence_lengths, int* num_seeds,
+                          int* num_resets) {
   TF_RETURN_IF_ERROR(ReadSpec(context, spec, AttrOf::kPasses));
   TF_RETURN_IF_ERROR(context->GetAttr("time_major", time_major));
   TF_RETURN_IF_ERROR(
       context->GetAttr("has_sequence_lengths", has_sequence_lengths));
-  // A list of types rather than a number, since a number in an edited graph
-  // could be so large that TensorFlow itself would never be done with it.
-  std::vector<tensorflow::DataType> seeds;
-  TF_RETURN_IF_ERROR(context->GetAttr("Tseed", &seeds));
-  *num_seeds = static_cast<int>(seeds.size());
-  if (*num_seeds <= 1) return absl::OkStatus();
-  return InvalidArgument("expected at most one seed, but received ",
-                         *num_seeds);
+  // Lists of types rather than numbers, since a number in an edited graph could
+  // be so large that TensorFlow itself would never be done with it.
+  for (const auto& [attr, what, number] :
+       {std::tuple("Tseed", "one seed", num_seeds),
+        {"Tresets", "one tensor of resets", num_resets}}) {
+    std::vector<tensorflow::DataType> types;
+    TF_RETURN_IF_ERROR(context->GetAttr(attr, &types));
+    *number = static_cast<int>(types.size());
+    if (*number <= 1) continue;
+    return InvalidArgument("expected at most ", what, ", but received ",
+                           *number);
+  }
+  return absl::OkStatus();
 }
 
 inline absl::Status CheckSpec(const RnnSpec& spec) {

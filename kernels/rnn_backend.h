@@ -61,6 +61,7 @@ struct RnnProblem {
   int64_t batch_size = 0;
   bool time_major = true;
   bool has_sequence_lengths = false;
+  bool has_resets = false;
   // In training, dropout is active, and the forward pass leaves a reserve space
   // for a backward pass.
   bool is_training = true;
@@ -84,13 +85,14 @@ template <typename Problem, typename Visit>
 std::enable_if_t<std::is_same_v<std::decay_t<Problem>, RnnProblem>> VisitFields(
     Problem& problem, Visit& visit) {
   auto& [spec, dtype, max_time, batch_size, time_major, has_sequence_lengths,
-         is_training, algorithm, is_aligned] = problem;
+         has_resets, is_training, algorithm, is_aligned] = problem;
   VisitFields(spec, [&](const char*, AttrOf, auto& field) { visit(field); });
   visit(dtype);
   visit(max_time);
   visit(batch_size);
   visit(time_major);
   visit(has_sequence_lengths);
+  visit(has_resets);
   visit(is_training);
   visit(algorithm);
   visit(is_aligned);
@@ -148,6 +150,10 @@ struct RnnForwardBuffers {
   const void* input_c = nullptr;  // n = H; LSTM only.
   const void* params = nullptr;
   RnnLengths sequence_lengths;
+  // Booleans [T, B] or [B, T], if the problem has resets: true where a segment
+  // of a sequence begins. No state passes between segments, so a forward
+  // direction starts anew there, from zeros, and a backward one before it.
+  const void* resets = nullptr;
   // Dropout masks are a function of these two numbers and of a number's place.
   // cuDNN's function is another than everybody else's.
   uint64_t seed[2] = {0, 0};
@@ -167,6 +173,7 @@ struct RnnBackwardBuffers {
   const void* input_c = nullptr;
   const void* params = nullptr;
   RnnLengths sequence_lengths;
+  const void* resets = nullptr;
   uint64_t seed[2] = {0, 0};
   const void* output = nullptr;
   const void* output_backprop = nullptr;

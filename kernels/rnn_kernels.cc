@@ -118,6 +118,11 @@ class ForwardOp : public RnnOp {
     OP_REQUIRES_OK(context, ReadRun(context, kIsGpu<Device>, &run));
     run.problem.is_training = is_training_;
     OP_REQUIRES_OK(context, reader().CheckSeed(run.problem));
+    OP_REQUIRES_OK(context,
+                   reader().CheckResets(reader().num_inputs(),
+                                        [&](int i) -> const TensorShape& {
+                                          return context->input(i).shape();
+                                        }));
     run.problem.algorithm = algorithm_;
     for (const int input : {kInputH, kParams}) {
       const auto address =
@@ -157,9 +162,9 @@ class ForwardOp : public RnnOp {
     for (const int i : {kOutput, kReserveSpace}) {
       backend->Prepare(DataOf(*outputs[i]), outputs[i]->TotalBytes());
     }
-    RnnForwardBuffers buffers =
-        ForwardBuffersOf([&](int i) { return DataOf(context->input(i)); },
-                         [&](int i) { return DataOf(*outputs[i]); });
+    RnnForwardBuffers buffers = ForwardBuffersOf(
+        plan->problem, [&](int i) { return DataOf(context->input(i)); },
+        reader().num_inputs(), [&](int i) { return DataOf(*outputs[i]); });
     buffers.sequence_lengths = run.sequence_lengths;
     std::copy_n(run.seed, 2, buffers.seed);
     buffers.workspace = workspace.get();
@@ -253,8 +258,8 @@ class BackwardOp : public RnnOp {
       backend->Prepare(DataOf(*tensor), tensor->TotalBytes());
     }
     RnnBackwardBuffers buffers = BackwardBuffersOf(
-        [&](int i) { return DataOf(context->input(i)); }, own_inputs,
-        [&](int i) { return DataOf(*backprops[i]); });
+        plan->problem, [&](int i) { return DataOf(context->input(i)); },
+        own_inputs, [&](int i) { return DataOf(*backprops[i]); });
     buffers.sequence_lengths = run.sequence_lengths;
     std::copy_n(run.seed, 2, buffers.seed);
     Tensor consumable;  // A second reference would prevent forwarding.

@@ -41,7 +41,7 @@ class RnnRunReader {
   absl::Status ReadAttrs(tensorflow::OpKernelConstruction* context) {
     TF_RETURN_IF_ERROR(ReadSpec(context, &spec_));
     return ReadRunAttrs(context, &spec_, &time_major_, &has_sequence_lengths_,
-                        &num_seeds_);
+                        &num_seeds_, &num_resets_);
   }
 
   int num_seeds() const { return num_seeds_; }
@@ -70,6 +70,7 @@ class RnnRunReader {
     problem.batch_size = input.dim_size(time_major_ ? 1 : 0);
     problem.time_major = time_major_;
     problem.has_sequence_lengths = has_sequence_lengths_;
+    problem.has_resets = num_resets_ > 0;
     if (problem.max_time > std::numeric_limits<int32_t>::max() ||
         problem.batch_size > std::numeric_limits<int32_t>::max()) {
       return InvalidArgument(
@@ -132,6 +133,15 @@ class RnnRunReader {
     return CheckShape("seed", shape_of(kSeed), TensorShape({2}));
   }
 
+  // Checks the resets, if there are any, which are input number `index` then.
+  template <typename ShapeOf>
+  absl::Status CheckResets(int index, const ShapeOf& shape_of) const {
+    if (num_resets_ == 0) return absl::OkStatus();
+    tensorflow::TensorShape steps = shape_of(kInput);
+    steps.RemoveLastDims(1);
+    return CheckShape("resets", shape_of(index), steps);
+  }
+
   // Checks the inputs that Backward has in addition, except the reserve space.
   template <typename ShapeOf>
   absl::Status CheckBackward(const ShapeOf& shape_of, const RnnRun& run) const {
@@ -141,7 +151,7 @@ class RnnRunReader {
       TF_RETURN_IF_ERROR(CheckShape(
           kBackwardInputNames[i], shape_of(num_inputs() + i), *shapes[i % 3]));
     }
-    return absl::OkStatus();
+    return CheckResets(num_inputs() + kNumBackwardInputs, shape_of);
   }
 
   absl::Status CheckSeed(const RnnProblem& problem) const {
@@ -170,7 +180,7 @@ class RnnRunReader {
   RnnSpec spec_;
   bool time_major_ = true;
   bool has_sequence_lengths_ = false;
-  int num_seeds_ = 1;
+  int num_seeds_ = 1, num_resets_ = 0;
   mutable std::mutex mutex_;
   mutable int64_t known_input_size_ = -1;
   mutable int64_t params_size_ = 0;

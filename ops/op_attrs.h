@@ -18,14 +18,15 @@
           "bias_mode: {'none', 'single_input', 'single_recurrent', "       \
           "'double'} = 'double'")
 
-#define CRNN_RUN_ATTRS                             \
-  Attr("dropout: float = 0.0")                     \
-      .Attr("cell_clip: float = 0.0")              \
-      .Attr("time_major: bool = true")             \
-      .Attr("has_sequence_lengths: bool = false")  \
-      .Attr("Tlengths: {int32, int64} = DT_INT32") \
-      .Attr("recurrent_dropout: float = 0.0")      \
-      .Attr("Tseed: list({int64}) >= 0 = [DT_INT64]")
+#define CRNN_RUN_ATTRS                                \
+  Attr("dropout: float = 0.0")                        \
+      .Attr("cell_clip: float = 0.0")                 \
+      .Attr("time_major: bool = true")                \
+      .Attr("has_sequence_lengths: bool = false")     \
+      .Attr("Tlengths: {int32, int64} = DT_INT32")    \
+      .Attr("recurrent_dropout: float = 0.0")         \
+      .Attr("Tseed: list({int64}) >= 0 = [DT_INT64]") \
+      .Attr("Tresets: list({bool}) >= 0 = []")
 
 #define CRNN_TYPE_ATTR Attr("T: {float64, float32, float16, bfloat16}")
 

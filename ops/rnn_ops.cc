@@ -22,7 +22,7 @@ struct RunShapes {
   DimensionHandle time;
   DimensionHandle batch;
   ShapeHandle input, output, h, c, params;
-  int num_seeds;
+  int num_seeds, num_resets;
 };
 
 absl::Status MergeInput(InferenceContext* c, int index, const char* name,
@@ -40,7 +40,7 @@ absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
   bool time_major, has_sequence_lengths;
   TF_RETURN_IF_ERROR(ReadSpec(c, &spec));
   TF_RETURN_IF_ERROR(ReadRunAttrs(c, &spec, &time_major, &has_sequence_lengths,
-                                  &shapes->num_seeds));
+                                  &shapes->num_seeds, &shapes->num_resets));
   if (!c->WithRank(c->input(kInput), 3, &shapes->input).ok()) {
     return InvalidArgument(
         "expected input of rank 3, ",
@@ -98,9 +98,19 @@ absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
   return absl::OkStatus();
 }
 
+// Checks the resets, if there are any, which are input number `index` then.
+absl::Status CheckResets(InferenceContext* c, int index,
+                         const RunShapes& shapes) {
+  if (shapes.num_resets == 0) return absl::OkStatus();
+  ShapeHandle steps;
+  TF_RETURN_IF_ERROR(c->Subshape(shapes.input, 0, 2, &steps));
+  return MergeInput(c, index, "resets", steps, &steps);
+}
+
 absl::Status ForwardShape(InferenceContext* c) {
   RunShapes shapes;
   TF_RETURN_IF_ERROR(InferRunShapes(c, &shapes));
+  TF_RETURN_IF_ERROR(CheckResets(c, kSeed + shapes.num_seeds, shapes));
   bool is_training;
   TF_RETURN_IF_ERROR(c->GetAttr("is_training", &is_training));
   c->set_output(kOutput, shapes.output);
@@ -128,6 +138,8 @@ absl::Status BackwardShape(InferenceContext* c) {
     TF_RETURN_IF_ERROR(MergeInput(c, kSeed + shapes.num_seeds + i,
                                   kBackwardInputNames[i], others[i], &unused));
   }
+  TF_RETURN_IF_ERROR(
+      CheckResets(c, kSeed + shapes.num_seeds + kNumBackwardInputs, shapes));
   c->set_output(kInputBackprop, shapes.input);
   c->set_output(kInputHBackprop, shapes.h);
   c->set_output(kInputCBackprop, shapes.c);
@@ -144,6 +156,7 @@ REGISTER_OP("CudnnRnnTf>Forward")
     .Input("params: T")
     .Input("sequence_lengths: Tlengths")
     .Input("seed: Tseed")
+    .Input("resets: Tresets")
     .Output("output: T")
     .Output("output_h: T")
     .Output("output_c: T")
@@ -180,6 +193,9 @@ seed: One tensor, [2]. The masks of dropout and recurrent_dropout are a function
   depends on the sequences' shape. Where no masks are drawn, there may be no
   seed: it is read from host memory, and a constant there splits a function that
   runs on a GPU into two parts, which takes the host longer to call.
+resets: At most one tensor, [time, batch], true where the state starts anew from
+  zeros: that of a forward direction before the step, and that of a backward
+  direction after it. A GPU runs it by the algorithm persistent only.
 output: The last layer's outputs, [time, batch, D * P].
 output_h: The final hidden states, shaped as input_h.
 output_c: The final cell states, shaped as input_c.
@@ -217,6 +233,7 @@ REGISTER_OP("CudnnRnnTf>Backward")
     .Input("output_h_backprop: T")
     .Input("output_c_backprop: T")
     .Input("reserve_space: uint8")
+    .Input("resets: Tresets")
     .Output("input_backprop: T")
     .Output("input_h_backprop: T")
     .Output("input_c_backprop: T")

@@ -33,18 +33,19 @@ def make(case, data, num_threads=1):
 
 
 def run(predictor, case, data):
-    outputs, states = predictor(data.inputs, data.states, case.sequence_lengths)
+    outputs, states = predictor(data.inputs, data.states, case.sequence_lengths, case.resets)
     return [outputs, *states]
 
 
 def run_op(case, data):
-    lengths = case.sequence_lengths
+    lengths, resets = case.sequence_lengths, case.resets
     outputs, states = ops.forward(
         case.config,
         tf.constant(data.inputs),
         [tf.constant(state) for state in data.states],
         tf.constant(data.params),
         sequence_lengths=None if lengths is None else tf.constant(lengths, tf.int32),
+        resets=None if resets is None else tf.constant(resets),
         time_major=case.time_major,
         is_training=False,
     )

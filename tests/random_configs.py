@@ -37,6 +37,15 @@ class Case:
     time_major: bool
     is_training: bool
     sequence_lengths: tuple[int, ...] | None
+    has_resets: bool = False
+
+    @property
+    def resets(self) -> np.ndarray | None:
+        """Where segments of the sequences begin, boolean [T, B] or [B, T]; None for nowhere."""
+        if not self.has_resets:
+            return None
+        resets = np.random.default_rng([self.index, 23]).random((self.max_time, self.batch_size))
+        return np.ascontiguousarray(resets if self.time_major else resets.T) < 0.3
 
     def __str__(self) -> str:
         config = self.config
@@ -52,6 +61,7 @@ class Case:
         parts += [f"recurrent{config.recurrent_dropout:.2f}"] * bool(config.recurrent_dropout)
         parts += [f"clip{config.cell_clip:.2f}"] * bool(config.cell_clip)
         parts += ["lengths"] * (self.sequence_lengths is not None)
+        parts += ["resets"] * self.has_resets
         parts += ["time_major" if self.time_major else "batch_major"]
         parts += ["training" if self.is_training else "inference"]
         return "-".join(parts)
@@ -162,6 +172,14 @@ def with_recurrent_dropout(case: Case) -> Case:
     rate = float(np.random.default_rng(case.index).uniform(0.05, 0.3))
     config = dataclasses.replace(case.config, recurrent_dropout=rate)
     return dataclasses.replace(case, config=config, is_training=True)
+
+
+def with_resets(cases: Iterable[Case], every: int = 3) -> list[Case]:
+    """Returns the cases, of which every `every`-th one has resets."""
+    return [
+        dataclasses.replace(case, has_resets=number % every == 1)
+        for number, case in enumerate(cases)
+    ]
 
 
 def numpy_dtype(dtype: str) -> np.dtype:
@@ -282,6 +300,7 @@ def run_reference(case: Case, data: Data) -> tuple[reference.Forward, Results]:
         data.states,
         *reference.split_params(case.config, data.params),
         sequence_lengths=case.sequence_lengths,
+        resets=case.resets,
         masks=masks,
         recurrent_masks=recurrent_masks,
         time_major=case.time_major,
@@ -317,6 +336,8 @@ def run_forward(
     """
     inputs, params = tf.constant(data.inputs), tf.constant(data.params)
     lengths = case.sequence_lengths
+    if case.has_resets:
+        options["resets"] = tf.constant(case.resets)
     states = [tf.constant(state) for state in data.states]
 
     def run(inputs: tf.Tensor, params: tf.Tensor, *states: tf.Tensor) -> tuple[Any, ...]:

@@ -17,6 +17,8 @@ kernels. With input-side bias b_W and recurrent-side bias b_R:
 
 With recurrent dropout, each gate's R multiplies h times the gate's mask. Gates stand in the order
 i f g o and r z g. In skip_input mode the first layer has W x = x for every gate.
+With resets, h and c before a step are zeros where a segment begins, and for the backward direction
+where one ends.
 `config` is anything with the attributes of `cudnn_rnn_tf.config.RnnConfig`.
 """
 
@@ -348,6 +350,7 @@ class Forward:
     config: Any
     time_major: bool
     valid: np.ndarray  # [T, B, 1]
+    anew: list[np.ndarray]  # By direction, [T, B, 1].
     masks: list[np.ndarray] | None
     pseudo_layers: list[PseudoLayer]
     kept: list[list[dict[str, Any]]]  # [L * D][T]
@@ -378,6 +381,7 @@ def forward(
     biases: Sequence[np.ndarray],
     *,
     sequence_lengths: Sequence[int] | None = None,
+    resets: np.ndarray | None = None,
     masks: list[np.ndarray] | None = None,
     recurrent_masks: np.ndarray | None = None,
     time_major: bool = True,
@@ -391,6 +395,7 @@ def forward(
         weights: canonical matrices.
         biases: canonical bias vectors.
         sequence_lengths: steps per sequence; None: T each.
+        resets: [T, B], or [B, T] batch-major, true where a segment begins; None: nowhere.
         masks: per layer but the last, time-major factors of its output; None: no dropout.
         recurrent_masks: [L * D, G, B, P], factors of h for each gate; None: no recurrent dropout.
         time_major: the layout of inputs, states and results.
@@ -400,6 +405,10 @@ def forward(
     lengths = np.full(batch_size, max_time) if sequence_lengths is None else sequence_lengths
     valid = (np.arange(max_time)[:, None] < np.asarray(lengths))[..., None]
     x = np.where(valid, x, 0.0)
+    begins = np.zeros(valid.shape, bool)
+    if resets is not None:
+        begins = (resets if time_major else resets.T)[..., None] & valid
+    anew = [begins, np.concatenate([begins[1:], np.zeros_like(begins[:1])])]
     states = [_swap(state, time_major) for state in states]
     pseudo_layers = list(_pseudo_layers(config, weights, biases))
     kept, margin, inside = [], np.inf, True
@@ -418,6 +427,8 @@ def forward(
             output = np.zeros((max_time, batch_size, h.shape[-1]))
             steps = [{}] * max_time
             for t in _steps(direction, max_time):
+                h = np.where(anew[direction][t], 0.0, h)
+                c = None if c is None else np.where(anew[direction][t], 0.0, c)
                 new_h, new_c, steps[t] = _step_forward(
                     config,
                     pseudo_layers[index],
@@ -445,6 +456,7 @@ def forward(
         config=config,
         time_major=time_major,
         valid=valid,
+        anew=anew,
         masks=masks,
         pseudo_layers=pseudo_layers,
         kept=kept,
@@ -486,6 +498,8 @@ def backward(run: Forward, d_outputs: np.ndarray, d_states: Sequence[np.ndarray]
                 )
                 dh = np.where(valid, previous_dh, dh)
                 dc = None if dc is None else np.where(valid, previous_dc, dc)
+                dh = np.where(run.anew[direction][t], 0.0, dh)
+                dc = None if dc is None else np.where(run.anew[direction][t], 0.0, dc)
                 for total, addend in zip(gradients[index], d_params, strict=True):
                     if total is not None:
                         total += addend

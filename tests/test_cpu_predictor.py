@@ -34,7 +34,7 @@ pytestmark = [
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 BFLOAT16_TOLERANCE = random_configs.RMS_TOLERANCE["bfloat16"][0]
-CASES = random_configs.random_cases(40, seed=41)
+CASES = random_configs.with_resets(random_configs.random_cases(40, seed=41))
 
 
 def assert_near_reference(case, data, results, dtype, rounds_factors):
@@ -45,6 +45,7 @@ def assert_near_reference(case, data, results, dtype, rounds_factors):
         data.states,
         *reference.split_params(case.config, data.params),
         sequence_lengths=case.sequence_lengths,
+        resets=case.resets,
         time_major=case.time_major,
     )
     expected = [forward.outputs, *forward.states]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
+from layer_reference import make, normal, randomize
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
@@ -93,3 +94,65 @@ def test_elements_are_dropped_independently():
     dropped = masks_of((32, 64, 32), 0.5) == 0
     above = reference.dropout_mask(SEED, 1, 0.5, dropped.shape) == 0
     assert_independent(dropped, [(dropped, above)])
+
+
+def recurrent_parts(layer) -> list[slice]:
+    """Returns where a buffer without skip input has its recurrent matrices."""
+    weights, _ = reference.canonical_shapes(layer._config)
+    gates = reference.NUM_GATES[layer.rnn_mode]
+    parts, start = [], 0
+    for index, shape in enumerate(weights):
+        end = start + int(np.prod(shape))
+        if index // gates % 2:
+            parts.append(slice(start, end))
+        start = end
+    return parts
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
+def test_recurrent_weight_dropout(rnn_mode, dtype, jit_compile):
+    """The weights without a gradient are those that are dropped; a layer without them agrees."""
+    options = {"direction": "bidirectional", "dtype": dtype, "seed": 5}
+    inputs = tf.constant(normal(3, 6, 4))
+
+    def fresh():
+        layer = make(rnn_mode, 2, 12, recurrent_weight_dropout=0.3, **options)
+        return randomize(layer, (None, None, 4))
+
+    layer, plain = fresh(), randomize(make(rnn_mode, 2, 12, **options), (None, None, 4))
+    np.testing.assert_array_equal(layer(inputs), plain(inputs))
+
+    def step(layer=layer):
+        with tf.GradientTape() as tape:
+            outputs = layer(inputs, training=True)
+            loss = tf.reduce_sum(tf.cast(outputs, tf.float32) ** 2)
+        return outputs, tape.gradient(loss, layer.kernel.value)
+
+    run = tf.function(step, jit_compile=jit_compile)
+    before, masks = layer.kernel.numpy(), []
+    for _ in range(2):
+        outputs, gradient = (np.asarray(each) for each in run())
+        assert gradient.dtype == np.float32
+        scale = np.ones_like(before)
+        for part in recurrent_parts(layer):
+            scale[part] = np.where(gradient[part] == 0, 0, 1 / 0.7)
+        masks.append(scale == 0)
+        plain.kernel.assign(before * scale)
+        right, of_plain = (np.asarray(each) for each in step(plain))
+        tolerance = 1e-5 if dtype == "float32" else 2e-3
+        np.testing.assert_allclose(outputs, right, rtol=tolerance, atol=tolerance)
+        largest = np.abs(gradient).max()
+        np.testing.assert_allclose(gradient, of_plain * scale, atol=20 * tolerance * largest)
+        share = np.concatenate([masks[-1][part] for part in recurrent_parts(layer)]).mean()
+        assert 0.25 < share < 0.35
+    assert (masks[0] != masks[1]).mean() > 0.1
+    np.testing.assert_array_equal(np.asarray(step(fresh())[1]) == 0, masks[0])
+    assert type(layer).from_config(layer.get_config()).recurrent_weight_dropout == 0.3
+
+
+@pytest.mark.parametrize("rate", [1.0, -0.1, float("nan")])
+def test_bad_recurrent_weight_dropout(rate):
+    with pytest.raises(ValueError, match=r"recurrent_weight_dropout to lie in \[0, 1\), but"):
+        make("gru", 1, 3, recurrent_weight_dropout=rate)

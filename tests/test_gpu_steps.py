@@ -53,7 +53,7 @@ CASES = [
     *(case for case in random_configs.random_cases(60, seed=91) if case.config.num_units > 2),
     *(large_case(_RNG, 7100 + i) for i in range(10)),
 ]
-CASES = [with_lengths(case) for case in CASES]
+CASES = random_configs.with_resets(with_lengths(case) for case in CASES)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

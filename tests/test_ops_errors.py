@@ -76,7 +76,8 @@ def run_raw(mode: str, op: Callable, arguments: dict[str, Any]) -> Any:
 
     def function(*tensors):
         given = dict(zip(names, tensors, strict=True))
-        return op(**given | {"seed": [given["seed"]] if "seed" in given else []}, **attrs)
+        lists = {name: [given[name]] if name in given else [] for name in ("seed", "resets")}
+        return op(**given | lists, **attrs)
 
     return call(mode, function, [arguments[name] for name in names])
 
@@ -89,6 +90,10 @@ BAD_FORWARD = {
     "input_rank_2_batch_major": (
         {"input": zeros(4, 5), "time_major": False},
         ["input of rank 3, [batch, time, input_size]", "[4,5]"],
+    ),
+    "resets": (
+        {"resets": zeros(2, 4, dtype=bool)},
+        ["resets of shape [4,2]", "received [2,4]"],
     ),
     "h_size": ({"input_h": zeros(2, 2, 4)}, ["input_h of shape [2,2,3]", "received [2,2,4]"]),
     "h_rank": ({"input_h": zeros(2, 3)}, ["input_h of shape [2,2,3]", "received [2,3]"]),
@@ -141,13 +146,13 @@ def test_a_seed_is_needed_where_masks_are_drawn(mode, rates):
 
 def test_a_node_of_an_older_graph_has_a_seed():
     """The attribute that counts seeds is younger than graphs that people have saved."""
-    arguments = FORWARD | {"seed": [FORWARD["seed"]]}
+    arguments = FORWARD | {"seed": [FORWARD["seed"]], "resets": []}
     with tf.Graph().as_default() as graph:
         raw_ops.cudnn_rnn_tf_forward(**arguments, name="node")
     definition = graph.as_graph_def()
     (node,) = [node for node in definition.node if node.name == "node"]
     assert len(node.attr["Tseed"].list.type) == 1 and len(node.input) == 6
-    del node.attr["Tseed"]
+    del node.attr["Tseed"], node.attr["Tresets"]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tf.import_graph_def(definition, name="")
         output = session.run("node:0")
@@ -298,6 +303,10 @@ BAD_BACKWARD = {
     "reserve_space_rank": (
         {"reserve_space": zeros(2, 2, dtype=np.uint8)},
         ["reserve_space of shape [", "received [2,2]"],
+    ),
+    "resets": (
+        {"resets": zeros(4, dtype=bool)},
+        ["resets of shape [4,2]", "received [4]"],
     ),
     "input": ({"input": zeros(4, 5)}, ["input of rank 3", "[4,5]"]),
     "params": ({"params": zeros(SIZE + 1)}, ["params of shape [240]", "received [241]"]),

@@ -184,7 +184,7 @@ def call_raw_op(inputs: tf.Tensor) -> tf.Tensor:
     states = [np.zeros((1, inputs.shape[1], 3), "float32")] * 2
     attrs = {"rnn_mode": "lstm", "num_layers": 1, "num_units": 3}
     params = np.ones(4 * 3 * (3 + 3 + 2), "float32")
-    return raw_ops.cudnn_rnn_tf_forward(inputs, *states, params, [], [], **attrs).output
+    return raw_ops.cudnn_rnn_tf_forward(inputs, *states, params, [], [], [], **attrs).output
 
 
 def call_op_level_model(inputs: tf.Tensor) -> tf.Tensor:

@@ -14,7 +14,7 @@ from cudnn_rnn_tf.ops.op_library import raw_ops
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
-CASES = random_configs.random_cases(320, seed=20240)
+CASES = random_configs.with_resets(random_configs.random_cases(320, seed=20240))
 PADDED_CASES = [
     case for case in CASES if case.sequence_lengths and min(case.sequence_lengths) < case.max_time
 ]
@@ -41,7 +41,7 @@ def test_cases_cover_all_attributes():
     for name in ("num_proj", "dropout", "cell_clip"):
         assert {bool(getattr(config, name)) for config in configs} == {False, True}
     assert any(config.num_proj and config.cell_clip for config in configs)
-    for name in ("time_major", "is_training"):
+    for name in ("time_major", "is_training", "has_resets"):
         assert {getattr(case, name) for case in CASES} == {False, True}
     for name in ("max_time", "batch_size"):
         assert min(getattr(case, name) for case in CASES) == 1
@@ -187,6 +187,7 @@ def test_cell_clip_by_hand():
         params=params,
         sequence_lengths=tf.zeros([0], tf.int32),
         seed=[],
+        resets=[],
         cell_clip=config.cell_clip,
         **config.spec_attrs(),
     )

@@ -48,6 +48,11 @@ class Shape:
         return "-".join(str(value) for value in dataclasses.astuple(self))
 
     @property
+    def has_resets(self) -> bool:
+        """Whether the kernels are compiled for resets, as those of every second shape are."""
+        return ((STACKS if self.is_stack else SHAPES).index(self)) % 2 == 0
+
+    @property
     def tolerance(self) -> float:
         return TOLERANCE_OF_HALVES if self.products == 3 else TOLERANCE[self.dtype]
 
@@ -134,6 +139,7 @@ class _Sequences(ctypes.Structure):
         ("lengths", ctypes.c_void_p),
         ("order", ctypes.c_void_p),
         *((name, ctypes.c_int) for name in ("batch", "steps", "time_stride", "batch_stride")),
+        ("resets", ctypes.c_void_p),
     ]
 
 
@@ -198,6 +204,7 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
         f"-DIS_STACK={shape.is_stack}",
         f"-DPRODUCTS={shape.products}",
         *("-DIS_OF_OLD_GPU",) * shape.is_of_old_gpu,
+        *("-DHAS_RESETS",) * shape.has_resets,
         f"-DIS_{shape.dtype.replace('float32', 'float').upper()}",
         cell_macro(shape.rnn_mode),
         *(f"{ROOT}/tests/programs/persistent_on_fake_device.cc", "-o", str(library)),
@@ -277,6 +284,7 @@ class _Network:
             self.lengths = self.rng.integers(0, steps + 1, size=batch).astype(np.int32)
             self.lengths[1:2] = 0
             self.order = np.argsort(-self.lengths, kind="stable").astype(np.int32)
+        self.resets = self.rng.random((steps, batch)) < 0.3 if self.shape.has_resets else None
         eye = np.eye(self.config.input_size).reshape(self.directions, gates, units, -1)
         weights, biases = [], []
         for i in range(count):
@@ -291,6 +299,7 @@ class _Network:
             weights,
             biases,
             sequence_lengths=self.lengths,
+            resets=self.resets,
             masks=None,
             time_major=True,
         )
@@ -339,7 +348,9 @@ class _Network:
     ) -> None:
         """Calls a kernel with buffers for each direction or layer."""
         steps, batch = self.products.shape[:2]
-        sequences = _Sequences(_pointer(self.lengths), _pointer(self.order), batch, steps, *strides)
+        resets = None if self.resets is None else _reordered(self.resets, strides[1] == 1)
+        order = (_pointer(self.lengths), _pointer(self.order))
+        sequences = _Sequences(*order, batch, steps, *strides, _pointer(resets))
         units = self.shape.num_units
         arguments = kind(_Part(), sequences, self.directions * units, units)
         for own, direction in zip(buffers, arguments.direction, strict=False):
@@ -465,7 +476,7 @@ def test_products_in_float16_have_the_range_of_floats(shape, draw, folder):
     def spread(*dims: int, bits: float = 27.0 if draw == "near" else 60.0) -> np.ndarray:
         return rng.choice([-1, 1], dims) * 2.0 ** -rng.uniform(0, bits, dims)
 
-    net.biases, net.lengths, net.order = [[None, None]], None, None
+    net.biases, net.lengths, net.order, net.resets = [[None, None]], None, None, None
     for _ in range(4):
         h, weights = spread(batch, units), spread(gates * units, units)
         gradients = [spread(1, batch, units, bits=20.0) for _ in range(2 + net.is_lstm)]

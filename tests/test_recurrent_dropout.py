@@ -166,6 +166,7 @@ def test_bad_rate(rate):
             params=tf.ones([config.layout.size]),
             sequence_lengths=tf.constant([], tf.int32),
             seed=[],
+            resets=[],
             recurrent_dropout=rate,
             **config.spec_attrs(),
         )

@@ -34,13 +34,14 @@ class Network:
         self.vectors = [tf.constant(rng.standard_normal(a.shape)) for a in self.arguments]
 
     def results(self, inputs, params, *states):
-        lengths = self.case.sequence_lengths
+        lengths, resets = self.case.sequence_lengths, self.case.resets
         outputs, final = ops.forward(
             self.case.config,
             inputs,
             states,
             params,
             sequence_lengths=None if lengths is None else tf.constant(lengths),
+            resets=None if resets is None else tf.constant(resets),
             seed=tf.constant(self.seed),
             time_major=self.case.time_major,
             is_training=self.case.is_training,
@@ -80,7 +81,7 @@ class Network:
 
 CASES = [
     case
-    for case in random_configs.random_cases(60, seed=71)
+    for case in random_configs.with_resets(random_configs.random_cases(60, seed=71))
     if case.config.num_units < 42 and case.max_time < 9 and case.batch_size < 9
 ][:24]
 assert {case.config.rnn_mode for case in CASES} == reference.NUM_GATES.keys()
@@ -343,6 +344,7 @@ def test_unknown_input_size_is_an_error():
             tf.zeros([0]),
             tf.zeros([config.layout.size]),
             tf.zeros([0], tf.int32),
+            [],
             [],
             rnn_mode="gru",
             num_units=3,

@@ -11,7 +11,7 @@ import tensorflow as tf
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.ops import step_by_step
 
-CASES = random_configs.random_cases(36, seed=61)
+CASES = random_configs.with_resets(random_configs.random_cases(36, seed=61))
 
 
 def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.Results:

@@ -135,11 +135,13 @@ def run(
     lengths = None
     if case.sequence_lengths is not None:
         lengths = np.array(case.sequence_lengths, np.int64 if lengths_on_device else np.int32)
+    resets = case.resets
     message = network.run_network(
         str(library).encode(),
         (ctypes.c_int64 * len(numbers))(*numbers),
         (ctypes.c_float * len(rates))(*rates),
         None if lengths is None else ctypes.c_void_p(lengths.ctypes.data),
+        None if resets is None else ctypes.c_void_p(resets.ctypes.data),
         ctypes.c_void_p((data.seed if seed is None else seed).ctypes.data),
         (ctypes.c_void_p * len(tensors))(*(t if t is None else t.ctypes.data for t in tensors)),
     )
@@ -180,11 +182,11 @@ def of_passes(case: random_configs.Case, errors: dict[str, float]) -> dict[str, 
     }
 
 
-CASES = [
+CASES = random_configs.with_resets(
     supported(case)
     for case in random_configs.random_cases(160, seed=31)
     if case.config.num_units < 42
-]
+)
 # Both kinds of GRUs, and of LSTMs, run every case of one of them.
 CASES += [
     dataclasses.replace(case, config=dataclasses.replace(case.config, rnn_mode=other))
@@ -360,9 +362,9 @@ def test_a_length_out_of_range_on_the_device(wrong, network, kernels):
         )
 
 
-# cuDNN has neither recurrent dropout nor projections to as many units, and not all cells.
+# cuDNN lacks recurrent dropout, resets, projections to as many units, and some cells.
 OF_CUDNN = [
-    case
+    dataclasses.replace(case, has_resets=False)
     for case in CASES
     if not case.config.recurrent_dropout
     and case.config.layout.is_in_cudnn

@@ -28,7 +28,7 @@ on_cpus_only = pytest.mark.skipif(
     bool(tf.config.get_visible_devices("GPU")), reason="Keras compiles for the GPU"
 )
 
-CASES = random_configs.random_cases(320, seed=20240)
+CASES = random_configs.with_resets(random_configs.random_cases(320, seed=20240))
 RECURRENT_CASES = [random_configs.with_recurrent_dropout(case) for case in CASES[:120]]
 SINGLE_STEPS = [
     dataclasses.replace(case, max_time=1, is_training=False, sequence_lengths=None)
@@ -210,6 +210,7 @@ def test_wrong_shapes_are_errors():
             params=params,
             sequence_lengths=tf.zeros([0], tf.int64),
             seed=[],
+            resets=[],
             **config.spec_attrs(),
         ),
         input_signature=[tf.TensorSpec([None])],

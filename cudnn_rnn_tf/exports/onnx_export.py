@@ -153,6 +153,7 @@ def forward(
     params: tf.Tensor,
     *,
     sequence_lengths: tf.Tensor | None,
+    resets: tf.Tensor | None = None,
     time_major: bool,
     is_training: bool,
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
@@ -165,13 +166,14 @@ def forward(
             "an ONNX model is for inference, but a layer with dropout is called with training=True"
         )
     dtype = inputs.dtype
-    if config.num_proj or config.cell_clip or dtype == tf.float64:
+    if config.num_proj or config.cell_clip or dtype == tf.float64 or resets is not None:
         return step_by_step.forward(
             config,
             inputs,
             states,
             params,
             sequence_lengths=sequence_lengths,
+            resets=resets,
             time_major=time_major,
         )
 
@@ -238,6 +240,7 @@ def _run_layer(
         seed=[],
         time_major=True,
         has_sequence_lengths=sequence_lengths is not None,
+        resets=[],
         is_training=False,
         **of_layer.spec_attrs(),
     )

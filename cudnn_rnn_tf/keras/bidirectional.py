@@ -11,6 +11,7 @@ from cudnn_rnn_tf.keras.fusion import Fusion, cells_of, difference, forward
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, RNN, SimpleRNN, logger
 from cudnn_rnn_tf.keras.lengths import TakesLengths
 from cudnn_rnn_tf.mask_packing import packing_of
+from cudnn_rnn_tf.resets import in_order_of_reading
 
 # Outputs come concatenated already.
 _MERGES = {
@@ -28,8 +29,9 @@ class Bidirectional(TakesLengths, keras.layers.Bidirectional):
 
     The arguments, weights, configs and errors are those of `keras.layers.Bidirectional`. The layer
     in it should be an `LSTM`, `GRU`, `SimpleRNN` or `RNN` of this module; calls take
-    `sequence_lengths` as these do. Two ops run directions that differ, or have several cells,
-    `dropout` or `stateful`; the attribute `needs_two_ops` says why.
+    `sequence_lengths` and, where one op runs both directions, `resets` as these do. Two ops run
+    directions that differ, or have several cells, `dropout` or `stateful`; the attribute
+    `needs_two_ops` says why.
 
     Example:
         ```python
@@ -87,11 +89,17 @@ class Bidirectional(TakesLengths, keras.layers.Bidirectional):
         initial_state: Any = None,
         mask: Any = None,
         training: bool | None = None,
+        resets: Any = None,
     ) -> Any:
         # Keras's `call`, unlike its `__call__`, may get NumPy arrays.
         sequences = tf.convert_to_tensor(sequences)
         is_layer_dtype = sequences.dtype == tf.as_dtype(self.forward_layer.compute_dtype)
         if self.needs_two_ops or not is_layer_dtype:
+            if resets is not None:
+                raise ValueError(
+                    f"expected no resets of layer {self.name!r}, which one op does not run: "
+                    f"{self.needs_two_ops or sequences.dtype.name}"
+                )
             return super().call(sequences, initial_state, mask, training)
         num_states = len(self.forward_layer.state_size)
         if initial_state is not None and len(initial_state) != 2 * num_states:
@@ -104,11 +112,15 @@ class Bidirectional(TakesLengths, keras.layers.Bidirectional):
         if initial_state is not None:
             states = [tf.cast(state, sequences.dtype) for state in initial_state]
             initial_states = [states[:num_states], states[num_states:]]
-        packing = packing_of(mask, sequences, f"layer {self.name!r}")
+        owner = f"layer {self.name!r}"
+        packing = packing_of(mask, sequences, owner)
+        resets = in_order_of_reading(resets, packing, owner)
         if packing:
             sequences = packing.pack(sequences)
         lengths = packing.lengths if packing else None
-        outputs, finals = forward(cells, sequences, initial_states, lengths, bool(training), 2)
+        outputs, finals = forward(
+            cells, sequences, initial_states, lengths, bool(training), 2, resets=resets
+        )
         if self.return_sequences:
             outputs = packing.unpack(outputs) if packing else outputs
         else:

@@ -183,6 +183,7 @@ def forward(
     num_dirs: int,
     num_inputs: int = 1,
     dropout: keras.layers.Dropout | None = None,
+    resets: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
     """Runs layers on top of each other, of one direction or of two, in one op.
 
@@ -197,6 +198,7 @@ def forward(
         num_inputs: 1; or G if each gate of a cell reads inputs of its own, which are in the order
             of the cell's kernel.
         dropout: acts on the outputs of each layer but the last in training; None for no dropout.
+        resets: boolean [B, T], as of `ops.forward`.
 
     Returns:
         outputs [B, T, D * H], and the final states, h and an LSTM's c, [B, number of cells, H].
@@ -242,6 +244,7 @@ def forward(
         states,
         _params(config, cells, num_inputs, inputs.dtype, may_keep_params),
         sequence_lengths=sequence_lengths,
+        resets=resets,
         seed=seed,
         time_major=False,
         is_training=is_training,

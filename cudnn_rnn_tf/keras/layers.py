@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import keras
 import tensorflow as tf
@@ -19,11 +19,17 @@ from cudnn_rnn_tf.keras.fusion import (
 )
 from cudnn_rnn_tf.keras.lengths import TakesLengths
 from cudnn_rnn_tf.mask_packing import packing_of
+from cudnn_rnn_tf.resets import in_order_of_reading
 from cudnn_rnn_tf.xla import CompiledByXla
 
 logger = logging.getLogger("cudnn_rnn_tf")
 
 _Constructor = TypeVar("_Constructor", bound=Callable[..., None])
+
+
+class _MaskAndResets(NamedTuple):
+    mask: Any
+    resets: Any
 
 
 # With names of its own, a copied, pickled or loaded layer stays a drop-in, while Keras's names are
@@ -62,6 +68,18 @@ class RNN(TakesLengths, CompiledByXla, keras.layers.RNN):
         super().build(sequences_shape, initial_state_shape)
         logger.info("layer %r %s", self.name, self.runs_fused)
 
+    def call(
+        self,
+        sequences: tf.Tensor,
+        initial_state: Any = None,
+        mask: Any = None,
+        training: Any = False,
+        resets: Any = None,
+    ) -> Any:
+        # Keras's `call` hands the mask to `inner_loop` as it is, and knows no resets.
+        mask = mask if resets is None else _MaskAndResets(mask, resets)
+        return super().call(sequences, initial_state=initial_state, mask=mask, training=training)
+
     def inner_loop(
         self, sequences: tf.Tensor, initial_state: Any, mask: Any, training: Any = False
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
@@ -70,7 +88,7 @@ class RNN(TakesLengths, CompiledByXla, keras.layers.RNN):
         Args:
             sequences: [B, T, I].
             initial_state: of the cell, a list of [B, H]; of several cells, a list for each.
-            mask: [B, T], true where a step is to be read; None for all.
+            mask: [B, T], true where a step is to be read; None for all. Or this and resets.
             training: whether dropout acts.
 
         Returns:
@@ -80,7 +98,14 @@ class RNN(TakesLengths, CompiledByXla, keras.layers.RNN):
         # Keras's `call`, unlike its `__call__`, may get NumPy arrays.
         sequences = tf.convert_to_tensor(sequences)
         is_cell_dtype = sequences.dtype == tf.as_dtype(self.cell.compute_dtype)
-        if self.runs_fused.reason(training) or not is_cell_dtype:
+        mask, resets = mask if isinstance(mask, _MaskAndResets) else (mask, None)
+        reason = self.runs_fused.reason(training)
+        if reason or not is_cell_dtype:
+            if resets is not None:
+                reason = reason or f"its inputs are of type {sequences.dtype.name}"
+                raise ValueError(
+                    f"expected no resets of layer {self.name!r}, which Keras's loop runs: {reason}"
+                )
             return super().inner_loop(sequences, initial_state, mask, training=training)
         if self.stateful:
             kept = ops.kept_states(tf.nest.flatten(initial_state), sequences.shape[0], 0)
@@ -92,9 +117,9 @@ class RNN(TakesLengths, CompiledByXla, keras.layers.RNN):
                 f"expected initial_state to have a list of states for each of {len(cells)} cells, "
                 f"but received {len(first_states)}"
             )
-        packing = packing_of(
-            mask, sequences, f"layer {self.name!r}", go_backwards=self.go_backwards
-        )
+        owner = f"layer {self.name!r}"
+        packing = packing_of(mask, sequences, owner, go_backwards=self.go_backwards)
+        resets = in_order_of_reading(resets, packing, owner, self.go_backwards)
         if packing:
             sequences = packing.pack(sequences)
         elif self.go_backwards:
@@ -105,7 +130,9 @@ class RNN(TakesLengths, CompiledByXla, keras.layers.RNN):
         for run in runs_of(cells):
             inputs, num_inputs = dropped_inputs(run[0], outputs, training)
             firsts = [tf.nest.flatten(first_states.pop(0)) for _ in run]
-            outputs, finals = forward(run, inputs, firsts, lengths, bool(training), 1, num_inputs)
+            outputs, finals = forward(
+                *(run, inputs, firsts, lengths, bool(training), 1, num_inputs), resets=resets
+            )
             final_states += zip(*(tf.unstack(kind, axis=1) for kind in finals), strict=True)
         last = final_states[-1][0]
         states = tf.nest.pack_sequence_as(initial_state, tf.nest.flatten(final_states))
@@ -148,6 +175,9 @@ class LSTM(RNN, keras.layers.LSTM):
         training: whether dropout acts.
         sequence_lengths: integers [B] in place of a mask, which Keras's layer has not: how many
             steps of each sequence are to be read. More than T are as good as T.
+        resets: boolean [B, T], true where a new segment of a sequence begins, before which the
+            states are zeros; see `cudnn_rnn_tf.CudnnLSTM`. Keras's layer has not got them either,
+            and where its loop runs, they are an error.
 
     Returns:
         The last output [B, H] or, with `return_sequences`, all of them [B, T, H]; with

@@ -102,6 +102,7 @@ class CudnnLSTM(CudnnRNN):
         kernel_constraint: Any = None,
         recurrent_constraint: Any = None,
         bias_constraint: Any = None,
+        recurrent_weight_dropout: float = 0.0,
         **kwargs: Any,
     ):
         self._projection_and_clip = {"num_proj": num_proj or 0, "cell_clip": cell_clip or 0.0}
@@ -192,6 +193,7 @@ class CudnnGRU(CudnnRNN):
         kernel_constraint: Any = None,
         recurrent_constraint: Any = None,
         bias_constraint: Any = None,
+        recurrent_weight_dropout: float = 0.0,
         **kwargs: Any,
     ):
         if not reset_after:

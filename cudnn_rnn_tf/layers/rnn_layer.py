@@ -24,6 +24,8 @@ from cudnn_rnn_tf.lengths_and_masks import (
 )
 from cudnn_rnn_tf.mask_packing import Packing, first_mask, packing_of
 from cudnn_rnn_tf.ops import seeds
+from cudnn_rnn_tf.pseudo_layers import cut, join
+from cudnn_rnn_tf.resets import as_resets, segments_of, starts_of_segments
 from cudnn_rnn_tf.xla import CompiledByXla
 
 
@@ -83,6 +85,10 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         kernel_constraint: as `kernel_regularizer`.
         recurrent_constraint: as `recurrent_regularizer`.
         bias_constraint: as `bias_regularizer`.
+        recurrent_weight_dropout: rate at which numbers of the recurrent matrices are dropped in
+            training, in [0, 1): R' = M∘R / (1 − rate), with one mask M a call for all sequences and
+            steps. It is the DropConnect of AWD-LSTMs (Merity et al., "Regularizing and Optimizing
+            LSTM Language Models", 2017).
         **kwargs: to `keras.layers.Layer`.
 
     Call arguments:
@@ -101,6 +107,11 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         training: whether dropout acts.
         inputs_mask: the mask that Keras hands on from the layer that made the inputs, where there
             are initial states as well; `mask` and `sequence_lengths` take precedence.
+        resets: boolean, of the mask's shape or ragged as the inputs: true where a new segment of a
+            sequence begins, such as an episode. No state passes between segments: before its first
+            step h and c are zeros, also in place of initial states; a direction that reads
+            backwards starts anew at a segment's last step. A reset at a masked step acts at the
+            next step that is read.
 
     Returns:
         outputs [B, T, D * P] ([T, B, D * P] time-major; of ragged inputs, ragged [B, (T), D * P]),
@@ -109,7 +120,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
 
     Raises:
         TypeError: if inputs or states are tensors of another Keras than this one, `tf_keras`, or
-            `sequence_lengths` are not integers.
+            `sequence_lengths` are not integers, or `resets` not boolean.
         ValueError: if an argument is out of range or a shape does not fit.
         tf.errors.InvalidArgumentError: if a sequence length is out of range. For lengths in a
             GPU's memory, this package's own kernels for GPUs raise no error, but return NaN as all
@@ -147,6 +158,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         kernel_constraint: Any = None,
         recurrent_constraint: Any = None,
         bias_constraint: Any = None,
+        recurrent_weight_dropout: float = 0.0,
         **kwargs: Any,
     ):
         super().__init__(dtype=dtype, name=name, **kwargs)
@@ -170,6 +182,12 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
                 "it acts between layers; a keras.layers.Dropout acts on the outputs",
                 stacklevel=2,
             )
+        if not 0.0 <= recurrent_weight_dropout < 1.0:
+            raise ValueError(
+                "expected recurrent_weight_dropout to lie in [0, 1), but received "
+                f"{recurrent_weight_dropout!r}"
+            )
+        self.recurrent_weight_dropout = recurrent_weight_dropout
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
             raise TypeError(f"expected seed to be an integer or None, but received {seed!r}")
         if algorithm not in ops.ALGORITHMS:
@@ -193,8 +211,9 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.recurrent_constraint = keras.constraints.get(recurrent_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
+        draws_masks = self.dropout > 0 or recurrent_weight_dropout > 0
         self.seed_generator = (
-            seeds.SeedGenerator(self.seed, name="seed_generator") if self.dropout > 0 else None
+            seeds.SeedGenerator(self.seed, name="seed_generator") if draws_masks else None
         )
         self.kernel: opaque_kernel.OpaqueKernel | None = None
         self._states = _Untracked()
@@ -330,6 +349,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         mask: Any = None,
         training: bool | None = None,
         inputs_mask: Any = None,
+        resets: Any = None,
     ) -> Any:
         tf_keras.check_tensors(inputs, initial_state)
         if sequence_lengths is None:
@@ -341,14 +361,17 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         if not given.dtype.is_floating or isinstance(inputs, np.ndarray):
             # Keras itself casts only floating-point inputs, and none of `stateless_call`.
             given = tf.cast(given, self.compute_dtype)
-        inputs, lengths, packing = self._in_order_of_reading(given, sequence_lengths, mask)
+        inputs, lengths, packing, resets = self._in_order_of_reading(
+            given, sequence_lengths, mask, resets
+        )
         outputs, states = ops.forward(
             self._config,
             inputs,
             self._initial_states(inputs, initial_state),
-            tf.convert_to_tensor(self.kernel),
+            self._params(training),
             sequence_lengths=lengths,
-            seed=seeds.next_seed(self.seed_generator) if training and self.seed_generator else None,
+            resets=resets,
+            seed=seeds.next_seed(self.seed_generator) if training and self.dropout > 0 else None,
             time_major=self.time_major,
             is_training=bool(training),
             algorithm=self.algorithm,
@@ -364,14 +387,40 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             outputs = self._last_outputs(states[0])
         return (outputs, *states) if self.return_state else outputs
 
+    def _params(self, training: bool | None) -> tf.Tensor:
+        """Returns the buffer as the op reads it."""
+        rate = self.recurrent_weight_dropout
+        if not training or not rate:
+            return tf.convert_to_tensor(self.kernel)
+        seed = seeds.next_seed(self.seed_generator)
+        # The variable's own type keeps the digits that a scaled number of a half type would lose.
+        with _private_names.AutocastScope(None):
+            parts = cut(self._config, tf.convert_to_tensor(self.kernel))
+        for index, part in enumerate(parts):
+            shape = part.recurrent_kernel.shape
+            # Philox draws the same numbers on every device.
+            drawn = tf.random.stateless_uniform(shape, seed + [0, index], alg="philox")
+            scaled = part.recurrent_kernel / (1.0 - rate)
+            masked = tf.where(drawn < rate, tf.zeros_like(scaled), scaled)
+            parts[index] = part._replace(recurrent_kernel=masked)
+        return tf.cast(join(self._config, parts), self.compute_dtype)
+
     def _in_order_of_reading(
-        self, inputs: tf.Tensor | tf.RaggedTensor, sequence_lengths: Any, mask: Any
-    ) -> tuple[tf.Tensor, tf.Tensor | None, Packing | None]:
-        """Returns the inputs as the op reads them, their lengths, and how a mask packed them.
+        self, inputs: tf.Tensor | tf.RaggedTensor, sequence_lengths: Any, mask: Any, resets: Any
+    ) -> tuple[tf.Tensor, tf.Tensor | None, Packing | None, tf.Tensor | None]:
+        """Returns what the op reads: inputs, their lengths, how a mask packed them, and resets.
 
         The lengths are None if all steps are read, and the packing is None without a mask.
         """
-        reverses = self.go_backwards
+        reverses, time_axis = self.go_backwards, 0 if self.time_major else 1
+        owner = f"layer {self.name!r}"
+        segments = None
+        if resets is not None:
+            resets = as_resets(resets, owner, self.time_major)
+            if not isinstance(inputs, tf.RaggedTensor):
+                ops.check_shape(f"resets of {owner}", resets, tuple(inputs.shape[:2]))
+            if mask is not None or reverses:
+                segments = segments_of(resets, time_axis)
         if isinstance(inputs, tf.RaggedTensor):
             if sequence_lengths is None and isinstance(mask, tf.RaggedTensor):
                 # The mask may leave out steps that are in the inputs.
@@ -382,12 +431,13 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
                     # The outputs of a row begin with its last step, so the padding stays behind.
                     inputs = reverse_sequences(inputs, row_lengths, self.time_major)
                     mask = reverse_sequences(mask, row_lengths, self.time_major)
+                    if segments is not None:
+                        segments = reverse_sequences(segments, row_lengths, self.time_major)
                     reverses = False
             else:
                 given = mask if sequence_lengths is None else sequence_lengths
                 inputs, sequence_lengths = from_ragged(inputs, given, self.time_major)
                 mask = None
-        owner = f"layer {self.name!r}"
         if mask is not None:
             if sequence_lengths is not None:
                 raise ValueError(
@@ -398,13 +448,19 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
                 mask, inputs, owner, time_major=self.time_major, go_backwards=reverses
             )
             if packing:
-                return packing.pack(inputs), packing.lengths, packing
+                if segments is not None:
+                    segments = packing.pack(segments)
+                    resets = starts_of_segments(segments, time_axis, self.go_backwards)[..., 0]
+                return packing.pack(inputs), packing.lengths, packing, resets
         lengths = None
         if sequence_lengths is not None:
             lengths = as_lengths(sequence_lengths, f"sequence_lengths of {owner}")
         if reverses:
             inputs = reverse_sequences(inputs, lengths, self.time_major)
-        return inputs, lengths, None
+            if segments is not None:
+                segments = reverse_sequences(segments, lengths, self.time_major)
+                resets = starts_of_segments(segments, time_axis, is_reversed=True)[..., 0]
+        return inputs, lengths, None, resets
 
     def _initial_states(self, inputs: tf.Tensor, initial_state: Any) -> list[tf.Tensor]:
         batch_axis = 1 if self.time_major else 0
@@ -521,6 +577,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
             "recurrent_constraint": keras.constraints.serialize(self.recurrent_constraint),
             "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+            "recurrent_weight_dropout": self.recurrent_weight_dropout,
         }
 
 

@@ -163,7 +163,8 @@ Raises:
            py::arg("layout"), py::arg("params"), py::arg("time_major"),
            py::arg("go_backwards"), py::arg("num_threads"))
       .def("__call__", &PredictorBinding::Call, py::arg("inputs"),
-           py::arg("initial_state"), py::arg("sequence_lengths"));
+           py::arg("initial_state"), py::arg("sequence_lengths"),
+           py::arg("resets"));
 
   m.def("spec_fields", &SpecFields, R"doc(
 Returns the names of a network's fields, which are ParamLayout's arguments.

@@ -171,7 +171,8 @@ std::vector<py::array> PredictorBinding::ReadStates(
 
 py::tuple PredictorBinding::Call(const py::object& inputs,
                                  const py::object& initial_state,
-                                 const py::object& sequence_lengths) {
+                                 const py::object& sequence_lengths,
+                                 const py::object& resets) {
   const RnnSpec& spec = predictor_.spec();
   const bool time_major = predictor_.options().time_major;
   const py::array input = ToDense("inputs", inputs);
@@ -192,6 +193,16 @@ py::tuple PredictorBinding::Call(const py::object& inputs,
     lengths = ReadLengths(sequence_lengths, batch_size, max_time);
   }
   if (!initial_state.is_none()) before = ReadStates(initial_state, batch_size);
+  py::array begins;
+  if (!resets.is_none()) {
+    begins = py::array::ensure(resets);
+    if (!begins || begins.dtype().kind() != 'b') {
+      throw py::type_error("expected resets to be booleans, but received " +
+                           Text(py::repr(resets)));
+    }
+    CheckShape("resets", begins, {input.shape(0), input.shape(1)}, {});
+    begins = py::array_t<bool, kDense>(begins);
+  }
 
   py::array output(
       dtype_, Shape{input.shape(0), input.shape(1), spec.layer_output_size()});
@@ -212,6 +223,7 @@ py::tuple PredictorBinding::Call(const py::object& inputs,
   buffers.input = input.data();
   buffers.input_h = before[0].data();
   buffers.sequence_lengths.on_host = lengths.empty() ? nullptr : lengths.data();
+  if (!resets.is_none()) buffers.resets = begins.data();
   buffers.output = output.mutable_data();
   buffers.output_h = after[0].mutable_data();
   if (spec.is_lstm()) {

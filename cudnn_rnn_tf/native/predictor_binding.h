@@ -19,10 +19,10 @@ class PredictorBinding {
   PredictorBinding(const LayoutBinding& layout, const py::array& params,
                    bool time_major, bool go_backwards, int64_t num_threads);
 
-  // Takes array-likes, of which the last two may be None, and returns (outputs,
-  // states).
+  // Takes array-likes, of which all but the first may be None, and returns
+  // (outputs, states).
   py::tuple Call(const py::object& inputs, const py::object& initial_state,
-                 const py::object& sequence_lengths);
+                 const py::object& sequence_lengths, const py::object& resets);
 
  private:
   // The sizes of an array's dimensions; -1 stands for any size.

@@ -167,6 +167,7 @@ def forward(
     params: tf.Tensor,
     *,
     sequence_lengths: tf.Tensor | None = None,
+    resets: tf.Tensor | None = None,
     seed: tf.Tensor | None = None,
     time_major: bool = True,
     is_training: bool = True,
@@ -183,6 +184,10 @@ def forward(
         params: the opaque buffer, [params_size].
         sequence_lengths: integers [B], each in [0, T]; None where all sequences fill T. On a GPU,
             one that only the GPU knows and that is out of range makes its outputs NaN.
+        resets: boolean [T, B], [B, T] batch-major: true where a segment of a sequence begins. No
+            state passes between segments: the forward direction starts each from zeros, and the
+            backward one at its last step. Initial states are for the first step that a direction
+            reads, and a reset there discards the forward direction's. None for no resets.
         seed: int64 [2]; with dropout or recurrent dropout, the masks are a function of it. cuDNN
             has another function than CPUs and the persistent kernels have.
         time_major: the layout of inputs, states and what is returned.
@@ -200,10 +205,11 @@ def forward(
 
     Raises:
         ValueError: if a static shape does not fit the configuration.
-        TypeError: if params or states are not of the inputs' type.
+        TypeError: if params or states are not of the inputs' type, or resets not boolean.
         tf.errors.InvalidArgumentError: if a shape or a sequence length does not, when run.
         tf.errors.UnimplementedError: if a GPU cannot run the network, when run. Recurrent dropout
-            acts on GPUs without projection, and with the algorithm "auto" or "persistent".
+            acts on GPUs without projection. It and resets are for the algorithms "auto" and
+            "persistent".
     """
     dtype = inputs.dtype
     if inputs.shape.rank not in (None, 3):
@@ -227,6 +233,10 @@ def forward(
             )
     if sequence_lengths is not None:
         check_shape("sequence_lengths", sequence_lengths, (None,))
+    if resets is not None:
+        if resets.dtype != tf.bool:
+            raise TypeError(f"expected resets to be boolean, but received {resets.dtype.name}")
+        check_shape("resets", resets, tuple(sizes[:2]))
     check_states(config, states, sizes[1 if time_major else 0], time_major)
     if substitute := _substitute_in_use():
         return substitute(
@@ -235,6 +245,7 @@ def forward(
             states,
             params,
             sequence_lengths=sequence_lengths,
+            resets=resets,
             time_major=time_major,
             is_training=is_training,
         )
@@ -255,6 +266,7 @@ def forward(
         params=params,
         sequence_lengths=lengths,
         seed=[_seed_in_host_memory(seed)] if draws_masks else [],
+        resets=[] if resets is None else [resets],
         time_major=time_major,
         has_sequence_lengths=has_sequence_lengths,
         is_training=is_training,

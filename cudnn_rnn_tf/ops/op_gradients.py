@@ -59,21 +59,25 @@ def _backward(
     # graph that has no such scope has "" for its device, but only None leaves other scopes.
     with tf.device(outputs[0].device or None):
         run_attrs = {name: attrs[name] for name in _RUN_ATTRS}
-        arguments = [*inputs[:5], inputs[5:]]
+        seeds, resets = (
+            [each for each in inputs[5:] if each.dtype == dtype] for dtype in (tf.int64, tf.bool)
+        )
         if not attrs["is_training"]:
             # An inference pass keeps nothing for its gradient, so that it is cheap if no gradient
             # follows. If one does, the pass runs again, still without dropout.
             run_attrs["dropout"] = run_attrs["recurrent_dropout"] = 0.0
             algorithm = attrs["algorithm"]
             outputs = raw_ops.cudnn_rnn_tf_forward(
-                *arguments,
+                *inputs[:5],
+                seeds,
+                resets,
                 is_training=True,
                 algorithm="standard" if algorithm == "resident" else algorithm,
                 **run_attrs,
             )
         *states, reserve_space = outputs
         grads = raw_ops.cudnn_rnn_tf_backward(
-            *arguments, *states, *output_grads[:3], reserve_space, **run_attrs
+            *inputs[:5], seeds, *states, *output_grads[:3], reserve_space, resets, **run_attrs
         )
     return *grads, *[None for _ in inputs[4:]]
 
@@ -99,15 +103,18 @@ def _recorded_without_reserve_space(forward: Callable[..., Any]) -> Callable[...
         # A variable is read here, where the tape sees it.
         inputs = [tf.convert_to_tensor(each, dtype_hint=dtype) for each in tensors]
         inputs.append(tf.convert_to_tensor(lengths, dtype_hint=tf.int32))
-        seeds = [tf.convert_to_tensor(each, dtype_hint=tf.int64) for each in attrs["seed"]]
-        attrs.update(zip(attrs, inputs, strict=False), seed=seeds)
+        lists = {
+            name: [tf.convert_to_tensor(each, dtype_hint=dtype) for each in attrs[name]]
+            for name, dtype in (("seed", tf.int64), ("resets", tf.bool))
+        }
+        attrs.update(zip(attrs, inputs, strict=False), **lists)
         if _private_names.pack_tangents(inputs).tangents:
             # An accumulator goes by the op itself. Tapes take what they are told of last.
             outputs = forward(**attrs)
         else:
             with _private_names.stop_recording():
                 outputs = forward(**attrs)
-        inputs += seeds
+        inputs += lists["seed"] + lists["resets"]
         _private_names.record_operation_backprop_only(
             "CudnnRnnTf>Forward",
             outputs[:3],

@@ -21,7 +21,12 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
     time_major = op.get_attr("time_major")
     num_seeds = len(op.get_attr("Tseed"))
     inputs, h, c, params, sequence_lengths, *others = op.inputs
-    seeds, (output, _, _, *cotangents, _) = others[:num_seeds], others[num_seeds:]
+    num_resets = len(op.get_attr("Tresets"))
+    seeds, (output, _, _, *cotangents, _), resets = (
+        others[:num_seeds],
+        others[num_seeds : num_seeds + 7],
+        others[num_seeds + 7 :],
+    )
     lengths = sequence_lengths if op.get_attr("has_sequence_lengths") else None
     # Networks other than LSTMs have empty cell states.
     num_states = len(config.state_sizes())
@@ -55,6 +60,7 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
                     primals[2:],
                     primals[1],
                     sequence_lengths=lengths,
+                    resets=resets[0] if resets else None,
                     masks=masks,
                     recurrent_masks=recurrent_masks,
                     time_major=time_major,
@@ -90,7 +96,7 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
         *[None] * (4 + num_seeds),  # sequence_lengths, seed, output, output_h, output_c.
         *by_cotangents,
         *padding,
-        None,  # reserve_space.
+        *[None] * (1 + num_resets),  # reserve_space, resets.
     ]
 
 

@@ -22,6 +22,7 @@ def forward(
     params: tf.Tensor,
     *,
     sequence_lengths: tf.Tensor | None = None,
+    resets: tf.Tensor | None = None,
     masks: Sequence[Sequence[tf.Tensor]] | None = None,
     recurrent_masks: tf.Tensor | None = None,
     time_major: bool = True,
@@ -38,6 +39,7 @@ def forward(
         params: the opaque buffer, [params_size].
         sequence_lengths: integers [B], each in [0, T]; None where all sequences fill T. What is
             returned of a sequence with another length is NaN.
+        resets: boolean [T, B], [B, T] batch-major, as of `cudnn_rnn_tf.ops.forward`.
         masks: with dropout, what the output of each layer but the last is multiplied with for
             each direction of the next layer, [T, B, D * P] each; None for no dropout.
         recurrent_masks: with recurrent dropout, what the states are multiplied with for each gate
@@ -69,6 +71,9 @@ def forward(
         valid = steps[:, tf.newaxis, tf.newaxis] < sequence_lengths[:, tf.newaxis]
         # Padding is replaced by zeros, since it may hold NaN.
         x = tf.where(valid, x, tf.zeros_like(x))
+    begins = None
+    if resets is not None:
+        begins = tf.expand_dims(tf.cast(resets if time_major else tf.transpose(resets), x.dtype), 2)
     num_dirs = config.layout.num_dirs
     initial = [tf.unstack(read(state), config.num_layers * num_dirs) for state in states]
     final: list[list[tf.Tensor]] = [[] for _ in states]
@@ -80,11 +85,17 @@ def forward(
         outputs = []
         for direction in range(num_dirs):
             index = layer * num_dirs + direction
-            sequence = x
+            sequence, anew = x, None
             if layer > 0 and masks is not None:
                 sequence *= tf.cast(masks[layer - 1][direction], compute_dtype)
             if direction:
                 sequence = reverse_sequences(sequence, sequence_lengths, True)
+            if begins is not None:
+                anew = begins > 0
+                if direction:
+                    # Read from its end, a segment begins after the step that has a reset.
+                    ends = reverse_sequences(begins, sequence_lengths, True)
+                    anew = tf.concat([tf.zeros_like(ends[:1]), ends], 0)[:-1] > 0
             output, last = _run_pseudo_layer(
                 config,
                 pseudo_layers[index],
@@ -92,6 +103,7 @@ def forward(
                 sequence,
                 [state[index] for state in initial],
                 valid,
+                anew,
                 unroll,
             )
             if direction:
@@ -122,6 +134,7 @@ def _run_pseudo_layer(
     inputs: tf.Tensor,
     states: Sequence[tf.Tensor],
     valid: tf.Tensor | None,
+    anew: tf.Tensor | None,
     unroll: bool,
 ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
     """Runs one pseudo-layer forward in time over time-major inputs.
@@ -133,6 +146,7 @@ def _run_pseudo_layer(
         inputs: [T, B, fan_in].
         states: h [B, P] and an LSTM's c [B, H].
         valid: boolean [T, B, 1]; None where all steps are valid.
+        anew: boolean [T, B, 1], where a step starts from zeros; None for nowhere.
         unroll: whether a graph has no loop.
 
     Returns:
@@ -148,8 +162,15 @@ def _run_pseudo_layer(
     input_sides = _input_side(config, layer, inputs)
 
     def run_step(
-        input_side: tf.Tensor, is_valid: tf.Tensor | None, states: Sequence[tf.Tensor]
+        input_side: tf.Tensor,
+        is_valid: tf.Tensor | None,
+        is_anew: tf.Tensor | None,
+        states: Sequence[tf.Tensor],
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        if is_anew is not None:
+            # Past a sequence's end, the state stays what it is.
+            starts = is_anew if is_valid is None else is_anew & is_valid
+            states = [tf.where(starts, tf.zeros_like(state), state) for state in states]
         new_states = step(config, layer, masks, input_side, *states)
         for new, old in zip(new_states, states, strict=True):
             new.set_shape(old.shape)
@@ -164,8 +185,8 @@ def _run_pseudo_layer(
     if unroll:
         collected = []
         for time in range(inputs.shape[0]):
-            is_valid = None if valid is None else valid[time]
-            output, states = run_step(input_sides[time], is_valid, states)
+            is_valid, is_anew = (each if each is None else each[time] for each in (valid, anew))
+            output, states = run_step(input_sides[time], is_valid, is_anew, states)
             collected.append(output)
         return tf.stack(collected), states
     max_time = tf.shape(inputs)[0]
@@ -175,12 +196,14 @@ def _run_pseudo_layer(
         return whole.unstack(tensor)
 
     input_side = array(input_sides)
-    valid_steps = None if valid is None else array(valid)
+    valid_steps, anew_steps = (each if each is None else array(each) for each in (valid, anew))
     outputs = tf.TensorArray(inputs.dtype, size=max_time, element_shape=states[0].shape)
 
     def body(time: tf.Tensor, outputs: tf.TensorArray, *states: tf.Tensor) -> tuple[Any, ...]:
-        is_valid = None if valid_steps is None else valid_steps.read(time)
-        output, new_states = run_step(input_side.read(time), is_valid, states)
+        is_valid, is_anew = (
+            each if each is None else each.read(time) for each in (valid_steps, anew_steps)
+        )
+        output, new_states = run_step(input_side.read(time), is_valid, is_anew, states)
         return time + 1, outputs.write(time, output), *new_states
 
     _, outputs, *final = tf.while_loop(

@@ -173,7 +173,8 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
   const CpuReserve<Compute> reserve(
       problem, problem.is_training ? &reserve_arena : &workspace);
   const PackedRows rows(problem.max_time, problem.batch_size,
-                        buffers.sequence_lengths.on_host);
+                        buffers.sequence_lengths.on_host, buffers.resets,
+                        problem.time_major);
   Schedule schedule(num_threads);
   const CpuNetwork<Compute> network(problem, rows, buffers.seed, num_threads);
   Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
@@ -213,7 +214,8 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
   Arena reserve_arena(buffers.reserve_space);
   const CpuReserve<Compute> reserve(problem, &reserve_arena);
   const PackedRows rows(problem.max_time, problem.batch_size,
-                        buffers.sequence_lengths.on_host);
+                        buffers.sequence_lengths.on_host, buffers.resets,
+                        problem.time_major);
   Schedule schedule(num_threads);
   CpuNetwork<Compute> network(problem, rows, buffers.seed, num_threads);
   Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);

@@ -183,6 +183,10 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
       }
       is_there = true;
     }
+    for (int64_t r = 0; r < product.rows; ++r) {
+      if (!rows_.StartsAnew(strand.Position(r), t, group.dir)) continue;
+      std::fill_n(dh + r * h_stride_ + first, n, T(0));
+    }
   }
   if (step == strand.longest) return;
   const int64_t t = group.TimeBack(step);
@@ -304,6 +308,9 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
       at.h = layer.unprojected[group.dir] + row * units_ + unit;
     }
     cell.backward(n, at);
+    if (cell_.has_c && rows_.StartsAnew(strand.Position(r), t, group.dir)) {
+      std::fill_n(at.dc, n, T(0));
+    }
     uint16_t* const rounded = scratch.rounded_dz[step % 2];
     if (rounded == nullptr) continue;
     for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {

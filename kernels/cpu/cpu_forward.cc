@@ -189,12 +189,24 @@ void CpuNetwork<T>::BeginForward(const CpuForwardCall<T>& call,
   const Group group = this->group(group_index);
   const auto& scratch = layer.scratch[group_index];
   if (scratch.masks != nullptr) DrawMasks(layer.index, group, scratch.masks);
+  if (problem_.has_resets && problem_.is_training &&
+      group.strand == strands_.data()) {
+    const int64_t row = rows_.num_rows() + batch_;
+    const std::vector<T> zeros(out_);
+    layer.outputs[0][row].From(group.dir * out_).Write(out_, zeros.data());
+    if (cell_.has_c) {
+      std::fill_n(layer.kept[group.dir].cell + row * units_, units_, T(0));
+    }
+  }
   ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
     state += layer.index * dirs_ * batch_;
     const int64_t row = rows_.num_rows() + position;
     const T* const h = call.input_h + state * out_;
+    const bool is_anew = group.dir == 0 && rows_.StartsAnew(position, 0, 0);
     for (const int64_t parity : {0, 1}) {
-      std::copy_n(h, out_, scratch.h[parity] + r * h_stride_);
+      T* const to = scratch.h[parity] + r * h_stride_;
+      std::copy_n(h, out_, to);
+      if (is_anew) std::fill_n(to, out_, T(0));
       PrepareState(layer, group_index, parity, r, 0, out_);
     }
     if (problem_.is_training) {
@@ -282,13 +294,24 @@ void CpuNetwork<T>::ForwardInputs(const ForwardLayer& layer,
   });
 }
 
-// Writes n numbers of a row's outputs to all places that outputs go to.
+// Writes n numbers of a sequence's h after a step to all places that outputs go
+// to, and prepares what the next step reads of them.
 template <typename T>
-void CpuNetwork<T>::WriteOutput(const ForwardLayer& layer, int64_t row,
-                                int64_t col, int64_t n, const T* from) const {
+void CpuNetwork<T>::FinishState(const ForwardLayer& layer, int64_t group_index,
+                                int64_t step, int64_t r, int64_t first,
+                                int64_t n) const {
+  const Group group = this->group(group_index);
+  const int64_t next = (step + 1) % 2;
+  T* const h = layer.scratch[group_index].h[next] + r * h_stride_ + first;
+  const int64_t row = group.strand->Row(group.Time(step), r);
   for (int i = 0; i < layer.num_outputs; ++i) {
-    layer.outputs[i][row].From(col).Write(n, from);
+    layer.outputs[i][row].From(group.dir * out_ + first).Write(n, h);
   }
+  if (rows_.StartsAnew(group.strand->Position(r), group.Time(step + 1),
+                       group.dir)) {
+    std::fill_n(h, n, T(0));
+  }
+  PrepareState(layer, group_index, next, r, first, n);
 }
 
 // Prefetches the places where a step will write n units of one sequence. They
@@ -416,13 +439,15 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
         cell.reset_forward(n, at);
         continue;
       }
+      if (cell_.has_c && rows_.StartsAnew(strand.Position(r), t, group.dir)) {
+        std::fill_n(at.c, n, T(0));
+      }
       cell.forward(n, at);
       if (problem_.is_training && cell_.has_c) {
         std::copy_n(at.c, n, kept.cell + row * units_ + unit);
       }
       if (PhasesPerStep() > 1) continue;
-      PrepareState(layer, group_index, (step + 1) % 2, r, unit, n);
-      WriteOutput(layer, row, group.dir * out_ + unit, n, at.h);
+      FinishState(layer, group_index, step, r, unit, n);
     }
   }
 }
@@ -450,9 +475,7 @@ void CpuNetwork<T>::ForwardCandidate(const ForwardLayer& layer,
   for (int64_t r = 0; r < product.rows; ++r) {
     const CellRow<T> at = RowOfStep(layer, group_index, of_step, step, r, unit);
     cell.forward(n, at);
-    PrepareState(layer, group_index, (step + 1) % 2, r, unit, n);
-    WriteOutput(layer, group.strand->Row(t, r), group.dir * out_ + unit, n,
-                at.h);
+    FinishState(layer, group_index, step, r, unit, n);
   }
 }
 
@@ -475,9 +498,7 @@ void CpuNetwork<T>::ForwardProjection(const ForwardLayer& layer,
   const int64_t last =
       std::min(panels.last * RightMatrix<T>::PanelCols(), out_);
   for (int64_t r = 0; r < product.rows; ++r) {
-    PrepareState(layer, group_index, (step + 1) % 2, r, first, last - first);
-    WriteOutput(layer, group.strand->Row(t, r), group.dir * out_ + first,
-                last - first, next_h + r * h_stride_ + first);
+    FinishState(layer, group_index, step, r, first, last - first);
   }
 }
 

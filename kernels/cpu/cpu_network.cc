@@ -7,7 +7,9 @@ template <typename T>
 CpuReserve<T>::CpuReserve(const RnnProblem& problem, Arena* arena) {
   const RnnSpec& spec = problem.spec;
   const int64_t steps = problem.max_time * problem.batch_size;
-  const int64_t states = steps + problem.batch_size;
+  // See PackedRows.
+  const int64_t states =
+      steps + problem.batch_size + (problem.has_resets ? 1 : 0);
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
     for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
       PseudoLayer pseudo_layer = {};

@@ -38,14 +38,16 @@ struct CpuReserve {
     // [N, num_gates * H]: the activated gates. The backward pass overwrites
     // them with the gradients of their preactivations.
     T* gates;
-    T* cell;  // [N + B, H], of a cell with c; the initial states come last.
+    // [N + B, H], of a cell with c; the initial states come last, and with
+    // resets a row of zeros.
+    T* cell;
     // [N, H], the slot after the gates, if there is one. If it is a gate's
     // recurrent side, the backward pass overwrites it with its gradient; if it
     // is what a gate's matrix reads, the backward pass keeps it.
     T* candidate;
   };
   std::vector<PseudoLayer> pseudo_layers;  // [L * D]
-  // [L]. In training each is [N + B, D * P], with the initial states last. In
+  // [L]. In training each is [N + B, D * P], with the rows after N as above. In
   // inference each is [N, D * P], and the last layer's is null.
   std::vector<T*> outputs;
 
@@ -311,8 +313,8 @@ class CpuNetwork {
   void ForwardInputs(const ForwardLayer& layer, int64_t group_index,
                      int64_t first_step, int64_t last_step,
                      Schedule* schedule) const;
-  void WriteOutput(const ForwardLayer& layer, int64_t row, int64_t col,
-                   int64_t n, const T* from) const;
+  void FinishState(const ForwardLayer& layer, int64_t group_index, int64_t step,
+                   int64_t r, int64_t first, int64_t n) const;
   // The rows of a step's gates, and of a GRU's `candidate`.
   struct StepGates {
     Rows<T> gates, candidate;

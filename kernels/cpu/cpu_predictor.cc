@@ -16,7 +16,8 @@ namespace {
 bool IsFor(const RnnPlan* plan, const RnnProblem& problem) {
   return plan != nullptr && plan->problem.max_time == problem.max_time &&
          plan->problem.batch_size == problem.batch_size &&
-         plan->problem.has_sequence_lengths == problem.has_sequence_lengths;
+         plan->problem.has_sequence_lengths == problem.has_sequence_lengths &&
+         plan->problem.has_resets == problem.has_resets;
 }
 
 }  // namespace
@@ -78,6 +79,7 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
     problem.batch_size = batch_size;
     problem.time_major = options_.time_major;
     problem.has_sequence_lengths = buffers.sequence_lengths.on_host != nullptr;
+    problem.has_resets = buffers.resets != nullptr;
     problem.is_training = false;
     std::unique_ptr<Workspace> workspace = TakeWorkspace(problem);
     if (!IsFor(workspace->plan.get(), problem)) {
@@ -86,7 +88,15 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
       backend_.Prepare(workspace->memory.data(), workspace->memory.size());
     }
     if (options_.go_backwards) {
-      buffers.input = Reversed(problem, buffers, &workspace->reversed);
+      const RnnLengths& all = buffers.sequence_lengths;
+      buffers.input =
+          Reversed(problem, all, buffers.input,
+                   spec_.input_size * SizeOf(dtype_), 0, &workspace->reversed);
+      if (problem.has_resets) {
+        // Read from its end, a segment begins after the step that has a reset.
+        buffers.resets = Reversed(problem, all, buffers.resets, sizeof(bool), 1,
+                                  &workspace->reversed_resets);
+      }
     }
     buffers.workspace = workspace->memory.data();
     backend_.Prepare(
@@ -129,22 +139,25 @@ void CpuPredictor::GiveBack(std::unique_ptr<Workspace> workspace) {
 }
 
 const void* CpuPredictor::Reversed(const RnnProblem& problem,
-                                   const RnnForwardBuffers& buffers,
-                                   std::vector<char>* reversed) const {
+                                   const RnnLengths& lengths, const void* rows,
+                                   size_t row_bytes, int64_t delay,
+                                   std::vector<char>* reversed) {
   const int64_t time = problem.max_time, batch = problem.batch_size;
-  const size_t row_bytes = spec_.input_size * SizeOf(dtype_);
   reversed->resize(time * batch * row_bytes);
-  const char* const from = static_cast<const char*>(buffers.input);
+  const char* const from = static_cast<const char*>(rows);
   for (int64_t b = 0; b < batch; ++b) {
-    const int64_t length = buffers.sequence_lengths.on_host == nullptr
-                               ? time
-                               : buffers.sequence_lengths.on_host[b];
+    const int64_t length =
+        lengths.on_host == nullptr ? time : lengths.on_host[b];
     const auto offset = [&](int64_t t) {
       return (problem.time_major ? t * batch + b : b * time + t) * row_bytes;
     };
     for (int64_t t = 0; t < length; ++t) {
-      std::memcpy(reversed->data() + offset(t), from + offset(length - 1 - t),
-                  row_bytes);
+      char* const to = reversed->data() + offset(t);
+      if (t < delay) {
+        std::memset(to, 0, row_bytes);
+      } else {
+        std::memcpy(to, from + offset(length - 1 - t + delay), row_bytes);
+      }
     }
   }
   return reversed->data();

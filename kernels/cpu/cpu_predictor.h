@@ -37,8 +37,8 @@ class CpuPredictor {
   const Options& options() const { return options_; }
 
   // Reads and writes the same buffers as an op: inputs, initial states,
-  // sequence lengths, outputs and final states. The final states may be written
-  // over the initial ones. The final cell state is clipped.
+  // sequence lengths, resets, outputs and final states. The final states may be
+  // written over the initial ones. The final cell state is clipped.
   void Forward(int64_t max_time, int64_t batch_size, RnnForwardBuffers buffers);
 
  private:
@@ -46,15 +46,18 @@ class CpuPredictor {
   struct Workspace {
     std::shared_ptr<const RnnPlan> plan;  // `memory` suffices for it.
     ArenaMemory memory;
-    std::vector<char> reversed;
+    std::vector<char> reversed, reversed_resets;
   };
   // Counts a call in num_calls_ while it runs.
   class Call;
   std::unique_ptr<Workspace> TakeWorkspace(const RnnProblem& problem);
   void GiveBack(std::unique_ptr<Workspace> workspace);
-  const void* Reversed(const RnnProblem& problem,
-                       const RnnForwardBuffers& buffers,
-                       std::vector<char>* reversed) const;
+  // Puts rows of `row_bytes` bytes, one for each step, into the order of
+  // reading, after `delay` rows of zeros in each sequence.
+  static const void* Reversed(const RnnProblem& problem,
+                              const RnnLengths& lengths, const void* rows,
+                              size_t row_bytes, int64_t delay,
+                              std::vector<char>* reversed);
   void ClipCellState(void* c, int64_t n) const;
 
   const RnnSpec spec_;

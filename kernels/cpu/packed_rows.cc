@@ -26,12 +26,15 @@ int64_t PackedRows::MaxBlockSize(int64_t batch_size) {
 }
 
 PackedRows::PackedRows(int64_t max_time, int64_t batch_size,
-                       const int32_t* sequence_lengths)
+                       const int32_t* sequence_lengths, const void* resets,
+                       bool time_major)
     : max_time_(max_time),
       batch_size_(batch_size),
       sequences_(batch_size),
       lengths_(batch_size, max_time),
-      blocks_(NumBlocks(batch_size)) {
+      blocks_(NumBlocks(batch_size)),
+      resets_(static_cast<const bool*>(resets)),
+      time_major_(time_major) {
   const int64_t num_blocks = static_cast<int64_t>(blocks_.size());
   std::vector<int64_t> sorted(batch_size);
   std::iota(sorted.begin(), sorted.end(), int64_t{0});

@@ -11,7 +11,8 @@ namespace cudnn_rnn_tf {
 // so that the sequences which have a step t are its first ones. A packed matrix
 // has one row for each step that a sequence has; padding is neither stored nor
 // computed. Rows are ordered by block, then time, then sequence. After them,
-// each sequence has one more row for its initial states.
+// each sequence has one more row for its initial states. With resets, there is
+// one more, of zeros, for the states before a step that starts anew.
 //
 // The order depends on the problem alone and not on the number of threads,
 // because a backward pass reads the rows that a forward pass has left.
@@ -58,9 +59,12 @@ class PackedRows {
     std::vector<int64_t> Rows() const;
   };
 
-  // If `sequence_lengths` is null, all sequences have max_time steps.
+  // If `sequence_lengths` is null, all sequences have max_time steps. `resets`,
+  // booleans
+  // [T, B] or [B, T], must outlive this object; null for none.
   PackedRows(int64_t max_time, int64_t batch_size,
-             const int32_t* sequence_lengths);
+             const int32_t* sequence_lengths, const void* resets = nullptr,
+             bool time_major = true);
 
   // Splits each block into the given number of strands, or into one for each
   // sequence if it has fewer. The strands must not outlive this object.
@@ -73,11 +77,20 @@ class PackedRows {
   const std::vector<int64_t>& sequences() const { return sequences_; }
   int64_t length(int64_t position) const { return lengths_[position]; }
 
-  // Returns the row of the step that direction `dir` takes before step t of the
-  // strand's sequence r. Before its first step, that is the row of its initial
-  // states.
+  // Tells whether direction `dir` starts anew at step t of a sequence: the
+  // second one does at a segment's last step.
+  bool StartsAnew(int64_t position, int64_t t, int64_t dir) const {
+    if (resets_ == nullptr || t < 0 || t + dir >= lengths_[position]) {
+      return false;
+    }
+    return resets_[CallerRow(sequences_[position], t + dir)];
+  }
+  // Returns the row of the states before direction `dir` takes step t of the
+  // strand's sequence r: that of the step before, of the initial states, or of
+  // zeros.
   int64_t PreviousRow(const Strand& strand, int64_t t, int64_t r,
                       int64_t dir) const {
+    if (StartsAnew(strand.Position(r), t, dir)) return num_rows_ + batch_size_;
     const int64_t before = dir == 0 ? t - 1 : t + 1;
     return r < strand.Active(before) ? strand.Row(before, r)
                                      : num_rows_ + strand.Position(r);
@@ -91,12 +104,17 @@ class PackedRows {
  private:
   template <typename Body>
   void ForEachRow(const Body& body) const;
+  int64_t CallerRow(int64_t sequence, int64_t t) const {
+    return time_major_ ? t * batch_size_ + sequence : sequence * max_time_ + t;
+  }
 
   int64_t max_time_, batch_size_;
   std::vector<int64_t> sequences_;
   std::vector<int64_t> lengths_;  // One for each position.
   std::vector<Block> blocks_;
   int64_t num_rows_ = 0;
+  const bool* const resets_;
+  const bool time_major_;
 };
 
 }  // namespace cudnn_rnn_tf

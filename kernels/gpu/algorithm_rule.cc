@@ -108,7 +108,7 @@ bool HasHalvedSteps(const RnnProblem& problem, bool allow_tf32,
 bool MayBeSteps(const RnnProblem& problem, bool allow_tf32,
                 const DeviceLimits& gpu) {
   if (problem.has_recurrent_dropout() || problem.has_sequence_lengths ||
-      !problem.spec.kind().is_in_cudnn() ||
+      problem.has_resets || !problem.spec.kind().is_in_cudnn() ||
       problem.spec.num_proj == problem.spec.num_units) {
     return true;
   }
@@ -180,7 +180,7 @@ bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
           ? std::numeric_limits<double>::infinity()
           : CyclesOfSteps(problem, gpu) *
                 (problem.has_sequence_lengths ? kMarginOfLengths : kMargin);
-  if (problem.has_sequence_lengths) {
+  if (problem.has_sequence_lengths || problem.has_resets) {
     return cycles > std::min(most, (problem.is_training ? 2 : 1) * 50e3);
   }
   // `resident` and persist_static are for one or two sequences.
@@ -226,16 +226,19 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
   const RnnAlgorithm wish = problem.algorithm;
   // With recurrent dropout, each gate's recurrent matrix reads h through a mask
   // of its own, but cuDNN multiplies all gates' matrices by the same h. It and
-  // `resident` also lack some kinds of cells.
+  // `resident` also lack resets and some kinds of cells.
   const bool drops = problem.has_recurrent_dropout();
-  const bool is_ours = drops || !problem.spec.kind().is_in_cudnn();
+  const bool is_ours =
+      drops || problem.has_resets || !problem.spec.kind().is_in_cudnn();
   const bool may_be_ours =
       wish == RnnAlgorithm::kAuto || wish == RnnAlgorithm::kPersistent;
   if (is_ours && !may_be_ours) {
     return {RnnStatus::Code::kUnimplemented,
             std::string("the algorithm ") + NameOf(wish) + " cannot run " +
                 (drops ? std::string("recurrent_dropout in training")
-                       : std::string("rnn_mode ") + problem.spec.kind().name) +
+                 : problem.has_resets
+                     ? std::string("resets")
+                     : std::string("rnn_mode ") + problem.spec.kind().name) +
                 "; auto and persistent can"};
   }
   const bool must_be_ours = is_ours || wish == RnnAlgorithm::kPersistent;

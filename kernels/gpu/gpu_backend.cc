@@ -33,18 +33,19 @@ std::array<const void**, sizeof...(Pointers)> Places(Pointers*... pointers) {
 
 auto AddressesIn(const RnnForwardBuffers* buffers) {
   return Places(&buffers->input, &buffers->input_h, &buffers->input_c,
-                &buffers->params, &buffers->output, &buffers->output_h,
-                &buffers->output_c, &buffers->reserve_space,
+                &buffers->params, &buffers->resets, &buffers->output,
+                &buffers->output_h, &buffers->output_c, &buffers->reserve_space,
                 &buffers->workspace);
 }
 
 auto AddressesIn(const RnnBackwardBuffers* buffers) {
   return Places(&buffers->input, &buffers->input_h, &buffers->input_c,
-                &buffers->params, &buffers->output, &buffers->output_backprop,
-                &buffers->output_h_backprop, &buffers->output_c_backprop,
-                &buffers->reserve_space, &buffers->input_backprop,
-                &buffers->input_h_backprop, &buffers->input_c_backprop,
-                &buffers->params_backprop, &buffers->workspace);
+                &buffers->params, &buffers->resets, &buffers->output,
+                &buffers->output_backprop, &buffers->output_h_backprop,
+                &buffers->output_c_backprop, &buffers->reserve_space,
+                &buffers->input_backprop, &buffers->input_h_backprop,
+                &buffers->input_c_backprop, &buffers->params_backprop,
+                &buffers->workspace);
 }
 
 // The plans of a device.

@@ -75,7 +75,7 @@ ffi::Error Forward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
   return Handle([&]() -> RnnStatus {
     const Buffers given(args, results);
     Call call(integers, given);
-    RnnForwardBuffers buffers = given.OfForward();
+    RnnForwardBuffers buffers = given.OfForward(call.pass);
     CpuBackend backend(ThreadsOf(&pool, call.pass.num_threads));
     const RnnStatus status = call.Plan(given.arg(kSequenceLengths), &backend);
     if (!status.ok()) return status;
@@ -93,7 +93,7 @@ ffi::Error Backward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
     CpuBackend backend(ThreadsOf(&pool, call.pass.num_threads));
     const RnnStatus status = call.Plan(given.arg(kSequenceLengths), &backend);
     if (!status.ok()) return status;
-    RnnBackwardBuffers buffers = given.OfBackward();
+    RnnBackwardBuffers buffers = given.OfBackward(call.pass);
     buffers.sequence_lengths = call.lengths;
     std::copy_n(call.seed, 2, buffers.seed);
     return backend.Backward(*call.plan, buffers);

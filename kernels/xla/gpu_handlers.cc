@@ -102,7 +102,7 @@ ffi::Error Forward(void* stream, int32_t device,
   return Handle([&]() -> RnnStatus {
     PassCall call(stream, device, integers, args, results);
     CRNN_RETURN_IF_ERROR(call.Plan(/*is_backward=*/false));
-    RnnForwardBuffers buffers = call.given.OfForward();
+    RnnForwardBuffers buffers = call.given.OfForward(call.pass);
     buffers.sequence_lengths = call.lengths;
     CRNN_RETURN_IF_ERROR(call.ReadSeed(&buffers));
     return call.backend->Forward(*call.plan, buffers);
@@ -115,7 +115,7 @@ ffi::Error Backward(void* stream, int32_t device,
   return Handle([&]() -> RnnStatus {
     PassCall call(stream, device, integers, args, results);
     CRNN_RETURN_IF_ERROR(call.Plan(/*is_backward=*/true));
-    RnnBackwardBuffers buffers = call.given.OfBackward();
+    RnnBackwardBuffers buffers = call.given.OfBackward(call.pass);
     buffers.sequence_lengths = call.lengths;
     return call.backend->Backward(*call.plan, buffers);
   });

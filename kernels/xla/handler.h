@@ -54,19 +54,21 @@ class Buffers {
 
   // The arguments of a forward pass are Forward's inputs; the results are its
   // outputs and a workspace.
-  RnnForwardBuffers OfForward() const {
+  RnnForwardBuffers OfForward(const XlaPass& pass) const {
     RnnForwardBuffers buffers = ForwardBuffersOf(
-        [&](int i) { return arg(i); }, [&](int i) { return result(i); });
+        pass.problem, [&](int i) { return arg(i); },
+        static_cast<int>(kSeed + pass.num_seeds),
+        [&](int i) { return result(i); });
     buffers.workspace = result(kForwardWorkspace);
     return buffers;
   }
   // The arguments of a backward pass are Backward's inputs; the results are its
   // outputs, the reserve space (in its argument's memory) and a workspace.
-  RnnBackwardBuffers OfBackward() const {
-    const int own_inputs = static_cast<int>(args_.size()) - kNumBackwardInputs;
-    RnnBackwardBuffers buffers =
-        BackwardBuffersOf([&](int i) { return arg(i); }, own_inputs,
-                          [&](int i) { return result(i); });
+  RnnBackwardBuffers OfBackward(const XlaPass& pass) const {
+    RnnBackwardBuffers buffers = BackwardBuffersOf(
+        pass.problem, [&](int i) { return arg(i); },
+        static_cast<int>(kSeed + pass.num_seeds),
+        [&](int i) { return result(i); });
     buffers.reserve_space = result(kUsedReserveSpace);
     buffers.workspace = result(kBackwardWorkspace);
     return buffers;

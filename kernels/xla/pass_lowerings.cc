@@ -83,6 +83,7 @@ class ForwardLowering : public PassLowering {
     RnnRun run;
     XlaPass pass;
     TF_RETURN_IF_ERROR(ReadPass(context, inputs, is_training_, &run, &pass));
+    TF_RETURN_IF_ERROR(reader().CheckResets(reader().num_inputs(), inputs));
     pass.problem.algorithm = algorithm_;
     const xla::PrimitiveType type = context->input_xla_type(kInput);
     if (run.empty()) {
@@ -127,7 +128,7 @@ class ForwardLowering : public PassLowering {
   // On a GPU, who names an algorithm gets it. A CPU ignores the name.
   bool IsSingleStep(const RnnProblem& problem) const {
     return problem.max_time == 1 && !problem.has_sequence_lengths &&
-           !problem.is_training &&
+           !problem.has_resets && !problem.is_training &&
            (!is_gpu() || problem.algorithm == RnnAlgorithm::kAuto);
   }
 

@@ -141,7 +141,8 @@ extern "C" int num_halved_products() { return cudnn_rnn_tf::num_halved; }
 // error.
 extern "C" const char* run_network(const char* name, const int64_t* numbers,
                                    const float* rates, const void* lengths,
-                                   const uint64_t* seed, void** tensors) {
+                                   const bool* resets, const uint64_t* seed,
+                                   void** tensors) {
   using namespace cudnn_rnn_tf;
   has_resident_libraries = true;
   num_halved = 0;
@@ -171,6 +172,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   num_more_params = static_cast<int>(*numbers++);
   num_before_biases = static_cast<int>(*numbers++);
   problem.has_sequence_lengths = lengths != nullptr;
+  problem.has_resets = resets != nullptr;
   spec.dropout = *rates++;
   spec.recurrent_dropout = *rates++;
   spec.cell_clip = *rates++;
@@ -199,6 +201,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   buffers.input_h = tensors[1];
   buffers.input_c = tensors[2];
   buffers.params = tensors[3];
+  buffers.resets = resets;
   buffers.output = tensors[4];
   buffers.output_h = tensors[5];
   buffers.output_c = tensors[6];
@@ -224,6 +227,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   gradients.input_c = buffers.input_c;
   gradients.params = buffers.params;
   gradients.sequence_lengths = buffers.sequence_lengths;
+  gradients.resets = resets;
   gradients.output = buffers.output;
   gradients.output_backprop = tensors[7];
   gradients.output_h_backprop = tensors[8];

@@ -196,6 +196,8 @@ struct Sequences {
   const int* order;
   int batch, steps;
   int time_stride, batch_stride;
+  // [rows], true where a segment of a sequence begins; null without resets.
+  const bool* resets;
 };
 
 // Lengths that the host knows, as an argument of a kernel. An argument is

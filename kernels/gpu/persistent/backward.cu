@@ -177,6 +177,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                   ? my.cells[(row - row_step) * NUM_UNITS + unit]
                   : ToFloat(static_cast<const Item*>(
                         my.first_c)[b_of[round] * all.state_stride + unit]);
+          if (kHasResets && StartsAnew(sequences, step, row, is_reversed)) {
+            in.c_before = 0.0f;
+          }
         }
         if constexpr (CellType::kReadsH) {
           in.h_before =
@@ -288,6 +291,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           for (int peer = 0; peer < TEAM; ++peer) {
             dh += ToFloat(part[peer * kRows * kSlotPitch]);
           }
+        }
+        if (kHasResets && step + 1 < length[round] &&
+            StartsAnew(sequences, step + 1,
+                       row_of[round] + (step + 1) * row_step, is_reversed)) {
+          dh = carry_c[round] = 0.0f;
         }
         if (step < 0) {
           carry_h[round] = dh;

@@ -2,8 +2,8 @@
 //
 // Whoever compiles sets the macros NUM_UNITS, TEAM, IS_CLUSTER, BLOCK_UNITS,
 // WARPS, SPLITS, ROW_TILES, RESIDENT_PAIRS, IS_STACK and PRODUCTS, the fields
-// of a Shape, and those of
-// cell_functions.cuh.
+// of a Shape, and those of cell_functions.cuh, and defines HAS_RESETS if there
+// are resets.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 
@@ -23,6 +23,12 @@ constexpr int kOperands = PRODUCTS == Shape::kHalves ? 2 : kItems;
 constexpr Shape kShape = {NUM_UNITS,      kOperands, TEAM,    IS_CLUSTER,
                           BLOCK_UNITS,    WARPS,     SPLITS,  ROW_TILES,
                           RESIDENT_PAIRS, IS_STACK,  PRODUCTS};
+
+#if defined(HAS_RESETS)
+constexpr bool kHasResets = true;
+#else
+constexpr bool kHasResets = false;
+#endif
 
 constexpr int kThreads = 32 * WARPS;
 constexpr int kRows = kShape.rows();

@@ -25,6 +25,7 @@ struct KernelRequest {
   int num_dirs;
   int batch_size;
   int num_layers;  // 1, or the layers of a stack, which run at once.
+  bool has_resets = false;
 };
 
 // A way to run a layer or a stack, and an estimate of the cycles that a step of

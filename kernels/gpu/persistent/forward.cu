@@ -327,8 +327,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const int current = IS_CLUSTER ? step % 2 : 0, next = 1 - current;
       // Work that does not depend on what peers send comes before the wait.
       float added[kRounds][kSlots];
+      bool is_anew[kRounds];
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
+        is_anew[round] =
+            kHasResets && step < length[round] &&
+            StartsAnew(sequences, step, row_of[round] + step * row_step,
+                       is_reversed);
 #pragma unroll
         for (int slot = 0; slot < kSlots; ++slot) {
           added[round][slot] = bias[round][slot];
@@ -392,6 +397,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         const Cell cell(round, thread);
         float of_cell[kProductSlots] = {};
         read_sums(round, kKeepsPowers || step == 0, of_cell);
+        if (is_anew[round]) {
+          h[round] = c[round] = 0.0f;
+#pragma unroll
+          for (int gate = 0; gate < kGates; ++gate) of_cell[gate] = 0.0f;
+        }
         h_before[round] = h[round];
         float new_h = h[round], new_c = c[round];
 #pragma unroll

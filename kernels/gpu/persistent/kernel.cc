@@ -116,6 +116,7 @@ RnnStatus Kernel::Compile(const KernelRequest& request,
   macros.push_back(TypeMacro(request.dtype));
   macros.push_back(CellMacro(request.rnn_mode));
   if (request.is_training) macros.push_back("IS_TRAINING");
+  if (request.has_resets) macros.push_back("HAS_RESETS");
   CRNN_RETURN_IF_ERROR(
       CompileKernel(std::string(name) + ".cu", name, macros, &kernel->kernel_));
   CUlaunchAttribute attribute;

@@ -29,7 +29,8 @@ KernelRequest RequestOf(const RnnProblem& problem, bool allow_tf32,
           static_cast<int>(spec.num_units),
           static_cast<int>(spec.num_dirs()),
           static_cast<int>(problem.batch_size),
-          1};
+          1,
+          problem.has_resets};
 }
 
 RnnStatus CheckProblem(const RnnProblem& problem) {
@@ -208,12 +209,19 @@ size_t Network::backward_workspace_size() const {
   return BackwardWorkspace(*this, nullptr).arena.used();
 }
 
-Sequences Network::SequencesOf(const int* lengths, const int* order) const {
+Sequences Network::SequencesOf(const int* lengths, const int* order,
+                               const void* resets) const {
   const int batch = static_cast<int>(problem_.batch_size);
   const int steps = static_cast<int>(problem_.max_time);
   const int time_stride = problem_.time_major ? batch : 1;
   const int batch_stride = problem_.time_major ? 1 : steps;
-  return {lengths, order, batch, steps, time_stride, batch_stride};
+  return {lengths,
+          order,
+          batch,
+          steps,
+          time_stride,
+          batch_stride,
+          static_cast<const bool*>(resets)};
 }
 
 RnnStatus Network::StoreLengthsAndSeed(const Handles& handles,
@@ -249,9 +257,9 @@ RnnStatus Network::Forward(const Handles& handles,
   CRNN_RETURN_IF_ERROR(SetUpBlas(handles, workspace.blas, kBlasBytes));
   const int64_t units = spec_.num_units;
   ForwardArguments arguments = {};
-  arguments.sequences =
-      SequencesOf(is_training ? reserve.lengths : workspace.lengths,
-                  is_training ? reserve.order : workspace.order);
+  arguments.sequences = SequencesOf(
+      is_training ? reserve.lengths : workspace.lengths,
+      is_training ? reserve.order : workspace.order, buffers.resets);
   arguments.output_stride = spec_.layer_output_size();
   arguments.state_stride = StateStride();
   const auto set_to_ones = [&](void* steps, int64_t width) {

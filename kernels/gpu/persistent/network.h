@@ -97,7 +97,8 @@ class Network : public Engine {
   // for no sequence.
   int BiasRows() const;
   // The sequences in a pass's buffers, without lengths unless both are given.
-  Sequences SequencesOf(const int* lengths, const int* order) const;
+  Sequences SequencesOf(const int* lengths, const int* order,
+                        const void* resets) const;
   ProductType product_type() const { return {problem_.dtype, allows_tf32_}; }
   // The length of a transposed operand's rows, which TF32 products want
   // aligned.

@@ -179,7 +179,8 @@ struct Network::BackwardPass {
   BackwardArguments Arguments(int64_t l, const void* output_backprop) const {
     const Reserve::OfLayer& kept = reserve.layers[l];
     BackwardArguments arguments = {};
-    arguments.sequences = network.SequencesOf(reserve.lengths, reserve.order);
+    arguments.sequences =
+        network.SequencesOf(reserve.lengths, reserve.order, buffers.resets);
     arguments.output_stride = spec.layer_output_size();
     arguments.state_stride = network.StateStride();
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {

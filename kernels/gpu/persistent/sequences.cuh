@@ -22,6 +22,15 @@ static Step StepOfRow(const Sequences& all, int row) {
                                : Step{row % all.steps, row / all.steps};
 }
 
+// Tells whether a direction starts anew at a step that a sequence has, which is
+// in this row. A reversed one does at a segment's last step.
+[[maybe_unused]] static bool StartsAnew(const Sequences& all, int step,
+                                        long long row, bool is_reversed) {
+  if (all.resets == nullptr) return false;
+  if (is_reversed) return step > 0 && all.resets[row + all.time_stride];
+  return all.resets[row];
+}
+
 // The value of everything that is computed of a sequence whose length is out of
 // range.
 static float InvalidValue() { return __uint_as_float(0x7FC00000); }

@@ -112,6 +112,10 @@ struct Own : Place {
     return sequence.RowAt(all.sequences, step,
                           direction == 1 && !IsPadding(step));
   }
+  bool StartsAnew(int step) const {
+    return step >= 0 && !IsPadding(step) &&
+           ::StartsAnew(all.sequences, step, RowAt(step), direction == 1);
+  }
   Item* GatesAt(Index row) const {
     return static_cast<Item*>(my.gates) + row * kSlots * steps.units + unit;
   }
@@ -160,7 +164,8 @@ void StoreProjected(const Own<ForwardArguments>& at, int step) {
     static_cast<Item*>(at.my.last_h)[at.state] = h;
   } else if (at.my.previous_h != nullptr) {
     static_cast<Item*>(
-        at.my.previous_h)[at.RowAt(step) * at.steps.outputs + at.unit] = h;
+        at.my.previous_h)[at.RowAt(step) * at.steps.outputs + at.unit] =
+        at.StartsAnew(step) ? FromFloat(0.0f) : h;
   }
 }
 
@@ -232,8 +237,11 @@ extern "C" __global__ void reset_forward(const ForwardArguments all,
     Item* const gates = at.GatesAt(row);
     Sum z[kSlots] = {}, kept[kSlots] = {};
     AddInput(at, gates, 0, row, z);
-    z[0] += static_cast<const Sum*>(steps.products)[at.OfGate(0)];
-    Sum h = static_cast<const Sum*>(steps.carried)[i];
+    Sum h = 0.0f;
+    if (!at.StartsAnew(step)) {
+      z[0] += static_cast<const Sum*>(steps.products)[at.OfGate(0)];
+      h = static_cast<const Sum*>(steps.carried)[i];
+    }
     if (steps.masks != nullptr)
       h = Masked(steps, steps.masks[i], kGates - 1, h);
     CellType::ResetForward(Functions(), z, h, kept);
@@ -255,7 +263,9 @@ extern "C" __global__ void reset_backward(const BackwardArguments all,
     const Index row = at.RowAt(step);
     Item& gate = *at.GatesAt(row);
     const Sum h = LoadItem(at.my.previous_h, row * steps.units + at.unit);
-    Sum through = static_cast<const Sum*>(steps.candidate_products)[i];
+    Sum through = at.StartsAnew(step)
+                      ? 0.0f
+                      : static_cast<const Sum*>(steps.candidate_products)[i];
     if (steps.masks != nullptr) {
       through = Masked(steps, steps.masks[i], kGates - 1, through);
     }
@@ -306,14 +316,16 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
       }
       if (at.sequence.is_invalid) h = c = InvalidValue();
     } else {
-      if constexpr (CellType::kHasC) c = *carried;
-      if constexpr (CellType::kReadsH) h = *carried;
+      const bool is_anew = at.StartsAnew(step);
+      if constexpr (CellType::kHasC) c = is_anew ? 0.0f : *carried;
+      if constexpr (CellType::kReadsH) h = is_anew ? 0.0f : *carried;
       Item* const gates = at.GatesAt(row);
       Sum z[kSlots] = {}, values[kSlots];
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
         if (CellType::IsOfReset(gate)) continue;
         AddInput(at, gates, gate, row, z);
+        if (is_anew) continue;
         Sum product =
             gate < CellType::kGatesOfH
                 ? static_cast<const Sum*>(steps.products)[at.OfGate(gate)]
@@ -357,7 +369,8 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
     }
     at.StoreOperand(h, step + 1);
     if (is_training) {
-      StoreItem(my.previous_h, at.RowAt(step + 1) * steps.outputs + at.unit, h);
+      StoreItem(my.previous_h, at.RowAt(step + 1) * steps.outputs + at.unit,
+                at.StartsAnew(step + 1) ? 0.0f : h);
     }
   }
 }
@@ -451,6 +464,8 @@ extern "C" __global__ void __launch_bounds__(1024)
       }
       continue;
     }
+    // Nothing passes from such a step to the one before.
+    const bool is_anew = at.StartsAnew(step);
     CellInputs in = {};
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
@@ -459,8 +474,9 @@ extern "C" __global__ void __launch_bounds__(1024)
     if constexpr (CellType::kHasC) {
       const Sum* const cells = reinterpret_cast<const Sum*>(my.cells);
       in.c = cells[row * units + at.unit];
-      in.c_before = step > 0 ? cells[at.RowAt(step - 1) * units + at.unit]
-                             : LoadItem(my.first_c, cell_state);
+      in.c_before = is_anew    ? 0.0f
+                    : step > 0 ? cells[at.RowAt(step - 1) * units + at.unit]
+                               : LoadItem(my.first_c, cell_state);
     }
     if constexpr (CellType::kReadsH) {
       in.h_before =
@@ -472,8 +488,8 @@ extern "C" __global__ void __launch_bounds__(1024)
     Sum carry_h, gradients[kSlots];
     CellType::Backward(MakeFactors(in, at.functions()), dh, &carry_h, &carried,
                        gradients);
-    if constexpr (CellType::kHasC) *carry = carried;
-    if constexpr (CellType::kReadsH) *carry = carry_h;
+    if constexpr (CellType::kHasC) *carry = is_anew ? 0.0f : carried;
+    if constexpr (CellType::kReadsH) *carry = is_anew ? 0.0f : carry_h;
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
       if (CellType::IsOfReset(slot)) continue;
@@ -484,7 +500,8 @@ extern "C" __global__ void __launch_bounds__(1024)
 #pragma unroll
     for (int gate = 0; gate < CellType::kGatesOfH; ++gate) {
       if (CellType::IsOfReset(gate)) continue;
-      const Sum gradient = gradients[CellType::RecurrentSlot(gate)];
+      const Sum gradient =
+          is_anew ? 0.0f : gradients[CellType::RecurrentSlot(gate)];
       if (halves) {
         largest = max(largest, MagnitudeOf(at.RowPower(gate) * gradient));
       } else {
@@ -509,11 +526,12 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
     if (step == all.sequences.steps) continue;
     const Item* const gates = at.GatesAt(at.RowAt(step));
+    const bool has_none = is_padding || at.StartsAnew(step);
 #pragma unroll
     for (int gate = 0; gate < CellType::kGatesOfH; ++gate) {
       const Sum gradient =
-          is_padding ? 0.0f
-                     : ToFloat(gates[CellType::RecurrentSlot(gate) * units]);
+          has_none ? 0.0f
+                   : ToFloat(gates[CellType::RecurrentSlot(gate) * units]);
       at.StoreHalf(at.OfGate(gate), at.RowPower(gate) * gradient, power);
     }
   }

@@ -34,7 +34,8 @@ extern "C" __global__ void sum_vectors(const Sequences all,
       }
       const Sum* const cells = reinterpret_cast<const Sum*>(my.cells);
       const int step = is_reversed ? sequence.length - 1 - at.time : at.time;
-      const Sum c_before = step > 0
+      const Sum c_before = StartsAnew(all, step, row, is_reversed) ? Sum(0)
+                           : step > 0
                                ? cells[static_cast<Index>(sequence.RowAt(
                                            all, step - 1, is_reversed)) *
                                            units +
