@@ -14,6 +14,7 @@ from layer_reference import make, normal, randomize
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import __main__, convert
+from cudnn_rnn_tf.contrib import rnn
 from cudnn_rnn_tf.convert import file_inspection, named_arrays
 
 tf_keras = pytest.importorskip("tf_keras")
@@ -192,6 +193,84 @@ def test_cells_of_tensorflow_1(cell, names, of_gru, tmp_path):
         np.testing.assert_allclose(keras.saving.load_model(target)(inputs), outputs, atol=1e-6)
     with pytest.raises(ValueError, match="those of gru_reset_before, but rnn_mode is 'gru'"):
         convert.convert_file(path, target, name=before, rnn_mode="gru", force=True)
+
+
+@pytest.fixture
+def in_old_loops():
+    """Has TensorFlow write loops as TensorFlow 1 did, without functions."""
+    v1 = tf.compat.v1
+    is_new = v1.control_flow_v2_enabled()
+    v1.disable_control_flow_v2()
+    yield
+    if is_new:
+        v1.enable_control_flow_v2()
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed")
+@pytest.mark.usefixtures("in_old_loops")
+def test_frozen_graphs(tmp_path):
+    v1, inputs = tf.compat.v1, normal(2, 5, 4).astype("float32")
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [2, 5, 4], "x")
+        stack = rnn.MultiRNNCell([rnn.BasicLSTMCell(3, forget_bias=0.5) for _ in range(2)])
+        sides = [rnn.LSTMCell(3, forget_bias=0.0) for _ in range(2)]
+        relu = rnn.BasicLSTMCell(3, activation=tf.nn.relu)
+        results = {
+            "rnn/multi_rnn_cell": v1.nn.dynamic_rnn(stack, x, dtype="float32")[0],
+            "bidirectional_rnn": tf.concat(
+                v1.nn.bidirectional_dynamic_rnn(*sides, x, dtype="float32")[0], -1
+            ),
+            "by_step": tf.stack(
+                v1.nn.static_rnn(
+                    rnn.BasicLSTMCell(3), tf.unstack(x, axis=1), dtype="float32", scope="by_step"
+                )[0],
+                axis=1,
+            ),
+            "odd": v1.nn.dynamic_rnn(relu, x, dtype="float32", scope="odd")[0],
+        }
+        results = {name: tf.identity(each) for name, each in results.items()}
+        session.run(v1.global_variables_initializer())
+        expected = session.run(results, {x: inputs})
+        frozen = v1.graph_util.convert_variables_to_constants(
+            session, session.graph_def, [each.op.name for each in results.values()]
+        )
+    path = tmp_path / "model.pb"
+    path.write_bytes(frozen.SerializeToString())
+    found = {each.name: each for each in file_inspection.inspect_file(path)}
+    assert len(found) == 4 and found["rnn/multi_rnn_cell"].num_layers == 2
+    assert found["bidirectional_rnn"].direction == "bidirectional"
+    for name, network in found.items():
+        target = tmp_path / "m.keras"
+        if name.startswith("odd"):
+            assert "do not say the activations" in network.convert
+            continue
+        assert network.convert == "yes", name
+        convert.convert_file(path, target, name=name, force=True)
+        received = keras.saving.load_model(target)(inputs)
+        np.testing.assert_allclose(received, expected[name], atol=1e-6)
+    for content, message in (
+        (b"no graph", "it is no frozen graph"),
+        (
+            tf.compat.v1.GraphDef(
+                node=[bomb(name) for name in ("rnn/lstm_cell/kernel", "other")]
+            ).SerializeToString(),
+            "constant 'rnn/lstm_cell/kernel' of .* bytes, but no more than",
+        ),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            file_inspection.inspect_file(path)
+
+
+def bomb(name: str) -> Any:
+    """Returns a constant of many numbers, of which a file holds one."""
+    node = tf.compat.v1.NodeDef(name=name, op="Const")
+    tensor = node.attr["value"].tensor
+    tensor.dtype = tf.float32.as_datatype_enum
+    tensor.float_val.append(1.0)
+    for size in (1 << 20, 1 << 20):
+        tensor.tensor_shape.dim.add(size=size)
+    return node
 
 
 @pytest.mark.parametrize("use_bias", [False, True])

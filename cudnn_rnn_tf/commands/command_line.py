@@ -145,8 +145,9 @@ def parser() -> argparse.ArgumentParser:
         "inspect",
         "list the recurrent networks in a file",
         "FILE is a file of Keras's (.keras, .h5), a PyTorch state dict (.pt, .safetensors), an "
-        "ONNX model, a SavedModel's directory, or a TensorFlow checkpoint. What is in a file "
-        "decides, whatever its name ends in. The last column says whether convert takes a network.",
+        "ONNX model, a SavedModel's directory, a TensorFlow checkpoint, or a frozen graph (.pb). "
+        "What is in a file decides, whatever its name ends in, but for .pb. The last column says "
+        "whether convert takes a network.",
     )
     inspect.add_argument("source", metavar="FILE")
 

@@ -14,6 +14,7 @@ from cudnn_rnn_tf._private_names import saved_model_pb2
 from cudnn_rnn_tf.contrib.checkpoint_format import CELL_NAMES
 from cudnn_rnn_tf.convert import (
     file_kinds,
+    frozen_graphs,
     keras_inspection,
     named_arrays,
     network,
@@ -33,8 +34,9 @@ def inspect_file(path: str | os.PathLike[str]) -> list[Network]:
     Args:
         path: a file of Keras's (`.keras`, `.h5`, with a model or with weights alone), a PyTorch
             state dict, in PyTorch's own format or safetensors, an ONNX model, the directory of a
-            SavedModel, or a checkpoint of TensorFlow: its prefix or its `.index` file. What is in a
-            file decides, whatever its name ends in.
+            SavedModel, a frozen graph (`.pb`), or a checkpoint of TensorFlow: its prefix or its
+            `.index` file. What is in a file decides, whatever its name ends in, unless it is a
+            frozen graph.
 
     Raises:
         FileNotFoundError: if there is nothing of that name.
@@ -87,9 +89,21 @@ def _of_onnx(path: pathlib.Path) -> Iterator[Network]:
 def _of_saved_model(path: pathlib.Path) -> Iterator[Network]:
     saved_model = saved_model_pb2.SavedModel()
     saved_model.ParseFromString(untrusted.read_message(path / "saved_model.pb"))
+    yield from _ops_in(*(meta_graph.graph_def for meta_graph in saved_model.meta_graphs))
+    # A SavedModel without fused ops has layers of Keras's own, of which the variables tell.
+    networks = named_arrays.networks_in(variables.of_saved_model(path))
+    yield from keras_inspection.of_arrays(networks)
+
+
+def _of_frozen_graph(path: pathlib.Path) -> Iterator[Network]:
+    yield from _ops_in(frozen_graphs.read(path))
+    yield from keras_inspection.of_arrays(frozen_graphs.networks_in(path))
+
+
+def _ops_in(*graphs: Any) -> Iterator[Network]:
+    """Yields the fused ops in graphs, of this package's or TensorFlow's own."""
     found: dict[str, Network] = {}
-    for meta_graph in saved_model.meta_graphs:
-        graph = meta_graph.graph_def
+    for graph in graphs:
         bodies = [graph.node, *(function.node_def for function in graph.library.function)]
         for node in (node for body in bodies for node in body):
             if node.op == "CudnnRnnTf>Forward" or re.fullmatch(r"CudnnRNN(V\d)?", node.op):
@@ -97,9 +111,6 @@ def _of_saved_model(path: pathlib.Path) -> Iterator[Network]:
                 scope = re.sub(r"_\d+$", "", node.name.rpartition("/")[0] or node.name)
                 found.setdefault(scope, _of_node(scope, node))
     yield from found.values()
-    # A SavedModel without fused ops has layers of Keras's own, of which the variables tell.
-    networks = named_arrays.networks_in(variables.of_saved_model(path))
-    yield from keras_inspection.of_arrays(networks)
 
 
 def _of_node(name: str, node: Any) -> Network:
@@ -222,4 +233,5 @@ _READERS: dict[str, Callable[[pathlib.Path], Iterable[Network]]] = {
     "onnx": _of_onnx,
     "saved_model": _of_saved_model,
     "checkpoint": _of_checkpoint,
+    "frozen_graph": _of_frozen_graph,
 }

@@ -14,12 +14,15 @@ _SUFFIXES = {
     ".pt": "torch",
     ".pth": "torch",
     ".safetensors": "safetensors",
+    ".pb": "frozen_graph",
 }
 _NEXT_IN_ONNX = (b"\x12", b"\x1a", b"\x3a", b"\x42")
 
 
 def kind_of(path: pathlib.Path) -> str:
-    """Returns "keras", "hdf5", "onnx", "torch", "safetensors", "saved_model" or "checkpoint".
+    """Returns "keras", "hdf5", "onnx", "torch", "safetensors", "saved_model" and so on.
+
+    Only the name, which ends in `.pb`, tells a "frozen_graph"; other names do not matter.
 
     Raises:
         FileNotFoundError: if there is nothing of that name.
@@ -37,8 +40,8 @@ def kind_of(path: pathlib.Path) -> str:
     kind = _by_content(path) or _SUFFIXES.get(path.suffix)
     if kind is None:
         raise ValueError(
-            "it is no file of Keras's, PyTorch's or ONNX's, no safetensors file, no SavedModel and "
-            "no checkpoint of TensorFlow's"
+            "it is no file of Keras's, PyTorch's or ONNX's, no safetensors file, and no "
+            "SavedModel, checkpoint or frozen graph (.pb) of TensorFlow's"
         )
     return kind
 

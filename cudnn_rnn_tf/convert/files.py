@@ -12,6 +12,7 @@ from cudnn_rnn_tf import constants, messages
 from cudnn_rnn_tf.convert import (
     file_inspection,
     file_kinds,
+    frozen_graphs,
     keras_files,
     keras_format,
     named_arrays,
@@ -45,8 +46,8 @@ def convert_file(
 
     Args:
         source: what `inspect` reads, whatever its name ends in: a file of Keras's, a PyTorch state
-            dict, an ONNX model, or a checkpoint or SavedModel of Keras's own layers or TensorFlow
-            1's cells.
+            dict, an ONNX model, a checkpoint or SavedModel of Keras's own layers or TensorFlow 1's
+            cells, or a frozen graph of the latter.
         target: the file to write, whose name says the format: a state dict (`.pt`, `.pth`,
             `.safetensors`), a Keras model of the one layer (`.keras`), or an ONNX model (`.onnx`).
             It is written completely or not at all.
@@ -113,8 +114,12 @@ def _read(
     kind = file_kinds.kind_of(path)
     if kind in ("torch", "safetensors"):
         return torch_format.from_torch(path, name=name, rnn_mode=rnn_mode), None
-    if kind in ("checkpoint", "saved_model") or (kind == "hdf5" and keras_files.is_weights(path)):
-        stored = named_arrays.networks_in(_arrays(path, kind))
+    is_weights = kind == "hdf5" and keras_files.is_weights(path)
+    if is_weights or kind in ("checkpoint", "saved_model", "frozen_graph"):
+        if kind == "frozen_graph":
+            stored = frozen_graphs.networks_in(path)
+        else:
+            stored = named_arrays.networks_in(_arrays(path, kind))
         if name is None and not stored:
             for found in file_inspection.inspect_file(path):
                 raise ValueError(f"{found.name}: {found.convert.removeprefix('no: ')}")

@@ -1,0 +1,133 @@
+"""Finds recurrent networks among the constants of TensorFlow 1's frozen graphs."""
+
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from cudnn_rnn_tf import constants
+from cudnn_rnn_tf.convert import named_arrays, untrusted
+from cudnn_rnn_tf.convert.named_arrays import StoredNetwork
+
+_PASSED_ON = ("Identity", "Enter", "StopGradient")
+_SUMS = ("Add", "AddV2", "BiasAdd")
+# The activations of an LSTM cell's gates i, c, f and o.
+_ACTIVATIONS = ("Sigmoid", "Tanh", "Sigmoid", "Sigmoid")
+
+
+class Constant:
+    """A constant of a graph, which becomes an array when NumPy asks for it."""
+
+    def __init__(self, node: Any, stored: int):
+        tensor = node.attr["value"].tensor
+        self.node_name = node.name
+        self.shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
+        self.dtype = tf.as_dtype(tensor.dtype).as_numpy_dtype
+        self._tensor = tensor
+        size = int(np.prod(self.shape, dtype=object)) * np.dtype(self.dtype).itemsize
+        untrusted.check_growth(f"constant {node.name!r} of", size, stored)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(tf.make_ndarray(self._tensor), dtype)
+
+
+def read(path: pathlib.Path) -> Any:
+    """Returns the graph in a file.
+
+    Raises:
+        FileNotFoundError: if there is no regular file.
+        ValueError: if it is larger than 2 GiB, or has no graph.
+    """
+    message, graph = untrusted.read_message(path), tf.compat.v1.GraphDef()
+    try:
+        graph.ParseFromString(message)
+    except Exception as error:  # The class of protocol buffers' own errors depends on the version.
+        raise ValueError(f"it is no frozen graph of TensorFlow's: {error}") from error
+    return graph
+
+
+def networks_in(path: pathlib.Path) -> dict[str, StoredNetwork]:
+    """Returns the networks in a file with a frozen graph, by name.
+
+    Of an LSTM, the graph may say what is added to the forget gate's bias, and the activations.
+
+    Raises:
+        FileNotFoundError: as of `read`.
+        ValueError: as of `read`, or if a constant is much larger than the file.
+    """
+    graph, stored = read(path), untrusted.stored_bytes(path)
+    arrays = {
+        # Where constants are folded, what read a variable has become the constant.
+        node.name.removesuffix("/read"): Constant(node, stored)
+        for node in graph.node
+        if node.op == "Const" and tf.as_dtype(node.attr["value"].tensor.dtype).is_floating
+    }
+    links = _Links(graph)
+    networks = {}
+    for name, network in named_arrays.networks_in(arrays).items():
+        if network.rnn_mode == constants.CUDNN_LSTM and network.unsaid:
+            biases = {links.forget_bias(cell["kernel"]) for cell in network.cells}
+            if len(biases) == 1 and (bias := biases.pop()) is not None:
+                network = network._replace(forget_bias=bias, unsaid="")
+        networks[name] = network
+    return networks
+
+
+class _Links:
+    """Follows the edges of a graph."""
+
+    def __init__(self, graph: Any):
+        self._nodes = {node.name: node for node in graph.node}
+        self._readers: dict[str, list[Any]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self._readers.setdefault(name.removesuffix(":0"), []).append(node)
+
+    def forget_bias(self, kernel: Any) -> float | None:
+        """Returns what a cell adds to its forget gate's bias.
+
+        It is None if the graph does not say it, or the gates' activations are others than tanh and
+        sigmoid.
+        """
+        if not isinstance(kernel, Constant):
+            return None
+        found = set()
+        for product in self._behind(kernel.node_name):
+            if "forget_bias" in product.attr:
+                found.add(product.attr["forget_bias"].f)
+                continue
+            sums = [each for each in self._behind(product.name) if each.op in _SUMS]
+            splits = [each for one in sums for each in self._behind(one.name)]
+            found |= {self._bias_behind(split.name) for split in splits if split.op == "Split"}
+        return found.pop() if len(found) == 1 else None
+
+    def _bias_behind(self, split: str) -> float | None:
+        bias: float | None = 0.0
+        for gate, activation in enumerate(_ACTIVATIONS):
+            name = f"{split}:{gate}" if gate else split
+            readers = list(self._behind(name))
+            if gate == 2 and len(readers) == 1 and readers[0].op in _SUMS:
+                scalars = [self._scalar(each) for each in readers[0].input]
+                bias = next((each for each in scalars if each is not None), None)
+                readers = list(self._behind(readers[0].name))
+            if [reader.op for reader in readers] != [activation]:
+                return None
+        return bias
+
+    def _behind(self, name: str) -> Iterator[Any]:
+        """Yields what reads an output, with nothing between that changes it."""
+        for reader in self._readers.get(name, []):
+            if reader.op in _PASSED_ON:
+                yield from self._behind(reader.name)
+            else:
+                yield reader
+
+    def _scalar(self, name: str) -> float | None:
+        node = self._nodes.get(name.removesuffix(":0"))
+        while node is not None and node.op in _PASSED_ON:
+            node = self._nodes.get(node.input[0].removesuffix(":0"))
+        if node is None or node.op != "Const" or node.attr["value"].tensor.tensor_shape.dim:
+            return None
+        return float(tf.make_ndarray(node.attr["value"].tensor))
