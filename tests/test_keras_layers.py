@@ -41,6 +41,16 @@ def fused_calls(monkeypatch):
     return calls
 
 
+def normal(*shape: int) -> tf.Tensor:
+    return tf.constant(np.random.default_rng(0).standard_normal(shape).astype("float32"))
+
+
+def share_weights(stock: Any, layer: Any, shape: tuple[int, ...]) -> None:
+    for each in (stock, layer):
+        each.build(shape)
+    layer.set_weights(stock.get_weights())
+
+
 def draw_inputs(
     random: np.random.Generator, options: dict[str, Any], num_states: int
 ) -> tuple[tf.Tensor, list[tf.Tensor] | None]:
@@ -64,12 +74,10 @@ def draw_inputs(
     ],
 )
 def test_what_the_ops_cannot_run_runs_as_keras_runs_it(class_name, options, reason, fused_calls):
-    inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)).astype("float32"))
+    inputs = normal(3, 5, 4)
     stock = getattr(keras.layers, class_name)(6, **options)
     layer = getattr(drop_ins, class_name)(6, **options)
-    for each in (stock, layer):
-        each.build(inputs.shape)
-    layer.set_weights(stock.get_weights())
+    share_weights(stock, layer, inputs.shape)
     check_equal(run(layer, inputs, False), run(stock, inputs, False))
     assert not fused_calls
     assert not layer.runs_fused
@@ -124,9 +132,7 @@ def test_recurrent_dropout_is_keras_with_the_same_masks(seed, fused_calls):
     if is_bidirectional:
         stock = keras.layers.Bidirectional(stock, dtype=options["dtype"])
         layer = drop_ins.Bidirectional(layer, dtype=options["dtype"])
-    for each in (stock, layer):
-        each.build(inputs.shape)
-    layer.set_weights(stock.get_weights())
+    share_weights(stock, layer, inputs.shape)
     mask = draw_mask(random, *inputs.shape[:2]) if random.integers(4) else None
     arguments = {"mask": mask, "training": True}
     if states:
@@ -162,12 +168,10 @@ def test_recurrent_dropout_is_drawn_anew_and_repeats_with_the_seed(class_name):
 
 @pytest.mark.parametrize("class_name", CLASSES)
 def test_recurrent_dropout_does_nothing_out_of_training(class_name, fused_calls):
-    inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)).astype("float32"))
+    inputs = normal(3, 5, 4)
     stock = getattr(keras.layers, class_name)(6, recurrent_dropout=0.5)
     layer = getattr(drop_ins, class_name)(6, recurrent_dropout=0.5)
-    for each in (stock, layer):
-        each.build(inputs.shape)
-    layer.set_weights(stock.get_weights())
+    share_weights(stock, layer, inputs.shape)
     check_equal(run(layer, inputs, False), run(stock, inputs, False))
     assert len(fused_calls) == 1
     assert layer.runs_fused.reason(training=False) == ""
@@ -175,12 +179,10 @@ def test_recurrent_dropout_does_nothing_out_of_training(class_name, fused_calls)
 
 @pytest.mark.parametrize("class_name", ["LSTM", "GRU"])
 def test_a_rate_of_one_is_none_of_gated_cells(class_name, fused_calls):
-    inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)).astype("float32"))
+    inputs = normal(3, 5, 4)
     stock = getattr(keras.layers, class_name)(6, recurrent_dropout=1.0, dropout=1.0)
     layer = getattr(drop_ins, class_name)(6, recurrent_dropout=1.0, dropout=1.0)
-    for each in (stock, layer):
-        each.build(inputs.shape)
-    layer.set_weights(stock.get_weights())
+    share_weights(stock, layer, inputs.shape)
     expected = run(stock, inputs, False, training=True)
     check_equal(run(layer, inputs, False, training=True), expected)
 
@@ -192,31 +194,24 @@ def test_a_simple_rnn_that_drops_all_states_runs_as_keras_runs_it():
 
 
 @pytest.mark.parametrize("class_name", CLASSES)
-@pytest.mark.parametrize(
-    ("capability", "dtype", "obstacle"),
-    [
-        ((7, 0), "float32", "in float32 where a GPU has a compute capability below 7.5"),
-        (None, "float32", "in float32 where a GPU has a compute capability below 7.5"),
-    ],
-)
+@pytest.mark.parametrize("capability", [(7, 0), None])
 def test_recurrent_dropout_is_keras_own_where_a_gpu_cannot_run_it(
-    class_name, capability, dtype, obstacle, fused_calls, monkeypatch
+    class_name, capability, fused_calls, monkeypatch
 ):
     see_gpus(monkeypatch, capability)
-    inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)).astype(dtype))
-    options = {"seed": 3, "recurrent_dropout": 0.3, "dtype": dtype}
+    inputs = normal(3, 5, 4)
+    options = {"seed": 3, "recurrent_dropout": 0.3}
     stock = getattr(keras.layers, class_name)(6, **options)
     layer = getattr(drop_ins, class_name)(6, **options)
-    both = drop_ins.Bidirectional(getattr(drop_ins, class_name)(6, **options), dtype=dtype)
-    for each in (stock, layer, both):
-        each.build(inputs.shape)
-    layer.set_weights(stock.get_weights())
+    both = drop_ins.Bidirectional(getattr(drop_ins, class_name)(6, **options))
+    share_weights(stock, layer, inputs.shape)
     for training in (True, False, True):
         fused_calls.clear()
         expected = run(stock, inputs, False, training=training)
         check_equal(run(layer, inputs, False, training=training), expected)
         both(inputs, training=training)
         assert bool(fused_calls) != training
+    obstacle = "in float32 where a GPU has a compute capability below 7.5"
     reason = f"in training as Keras runs it: recurrent_dropout=0.3 {obstacle}"
     assert str(layer.runs_fused).endswith(reason)
     assert str(both.runs_fused).endswith(reason)
@@ -260,14 +255,12 @@ print([bool(layer.runs_fused) for layer in layers])
 
 @pytest.mark.parametrize("class_name", ["LSTM", "GRU"])
 def test_one_dropout_mask_of_the_inputs_per_gate(class_name, fused_calls):
-    inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)).astype("float32"))
+    inputs = normal(3, 5, 4)
     # Keras itself cannot run this layer unless use_cudnn is False.
     options = {"dropout": 0.5, "implementation": 1, "seed": 3}
     stock = getattr(keras.layers, class_name)(6, use_cudnn=False, **options)
     layer = getattr(drop_ins, class_name)(6, **options)
-    for each in (stock, layer):
-        each.build(inputs.shape)
-    layer.set_weights(stock.get_weights())
+    share_weights(stock, layer, inputs.shape)
     for in_graph in (False, True):
         expected = run(stock, inputs, in_graph, training=True)
         check_equal(run(layer, inputs, in_graph, training=True), expected)

@@ -109,7 +109,7 @@ def test_step_by_step_is_the_reference(case):
     "case", [case for case in CASES if case.config.num_units < 42][:8], ids=str
 )
 def test_gradient_of_the_gradient(case):
-    test_second_order.check_finite_differences(case)
+    test_second_order.check_second_gradients(case)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])

@@ -1,4 +1,4 @@
-"""Gradients through gradients: against finite differences and each other."""
+"""Gradients, and gradients through gradients: against finite differences and each other."""
 
 import fresh_process
 import numpy as np
@@ -96,33 +96,45 @@ WITH_DROPOUT, ONE_LAYER, CLIPPED = (
 )
 
 
-def check_finite_differences(case: random_configs.Case) -> None:
-    """Compares with differences, along random directions, of first gradients, tested elsewhere."""
-    network = Network(case)
-    whole = network.arguments + network.cotangents
-    count = len(network.arguments)
-    second = network.all_second()
+def check_finite_differences(scalar, arguments, gradients) -> None:
+    """Compares gradients of a scalar with differences along random directions."""
     # Data may be within delta of a kink; with this delta, none of the cases' data are.
     delta = 1e-6
     rng = np.random.default_rng(5)
-    for index, gradient in enumerate(second):
-        direction = tf.constant(rng.standard_normal(whole[index].shape))
-        products = []
+    for index, gradient in enumerate(gradients):
+        direction = tf.constant(rng.standard_normal(arguments[index].shape))
+        values = []
         for step in (delta, -delta):
-            moved = [*whole]
-            moved[index] = whole[index] + step * direction
-            products.append(network.product(moved[:count], moved[count:]).numpy())
-        numeric = (products[0] - products[1]) / (2 * delta)
+            moved = [*arguments]
+            moved[index] = arguments[index] + step * direction
+            values.append(scalar(moved).numpy())
+        numeric = (values[0] - values[1]) / (2 * delta)
         exact = tf.reduce_sum(gradient * direction).numpy()
         scale = max(abs(exact), float(tf.norm(gradient) * tf.norm(direction)) * 1e-2)
-        # This is the rounding error of products of about 1e2 to 1e3, divided by delta.
-        magnitude = 1e-15 * max(map(abs, products)) / delta
+        # This is the rounding error of values of about 1e2 to 1e3, divided by delta.
+        magnitude = 1e-15 * max(map(abs, values)) / delta
         assert abs(numeric - exact) < 1e-6 * scale + 20 * magnitude, index
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_first_gradients(case):
+    network = Network(case)
+    arguments, cotangents = network.arguments, network.cotangents
+    gradients = network.gradients(arguments, cotangents)
+    check_finite_differences(lambda moved: network.loss(moved, cotangents), arguments, gradients)
+
+
+def check_second_gradients(case: random_configs.Case) -> None:
+    network = Network(case)
+    whole, count = network.arguments + network.cotangents, len(network.arguments)
+    check_finite_differences(
+        lambda moved: network.product(moved[:count], moved[count:]), whole, network.all_second()
+    )
+
+
 @pytest.mark.parametrize("case", random_configs.mostly_slow(CASES, one_of=2), ids=str)
-def test_finite_differences(case):
-    check_finite_differences(case)
+def test_second_gradients(case):
+    check_second_gradients(case)
 
 
 @pytest.mark.usefixtures("on_cpu")
