@@ -353,6 +353,7 @@ inline void SynchronizeBlock() {
 }
 inline int Recomputed(int number) { return number; }
 inline void Raise(Word* word, Word to) { *word = std::max(*word, to); }
+inline void atomicMax(Word* word, Word to) { Raise(word, to); }
 inline void SynchronizeWarp() {
   Fake().Meet(&Fake().warp(), 32, [] {});
 }

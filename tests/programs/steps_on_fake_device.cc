@@ -18,7 +18,6 @@ inline Word __umulhi(Word a, Word b) {
 inline void __syncthreads() {
   if (blockDim.x * blockDim.y > 1) Abort();
 }
-inline void atomicMax(Word* word, Word to) { *word = std::max(*word, to); }
 inline int __shfl_xor_sync(Word, int, int) {
   Abort();
   return 0;

@@ -170,8 +170,9 @@ struct Network::BackwardWorkspace : Workspace {
   // What a product over all steps reads, if it is a copy: the input with zeros
   // in its padding, or any operand transposed or in float16.
   void* operand;
-  // Of operands in float16, the input matrices and the powers of the gates'
-  // steps and of the other operand's columns.
+  // Of operands in float16, a layer's input matrix, where the gradient of its
+  // input reads one, and the powers of the gates' steps and of the other
+  // operand's columns.
   void *weights = nullptr, *column_powers = nullptr;
   std::array<float*, kMaxDirs> step_powers = {};
 
@@ -202,7 +203,9 @@ struct Network::BackwardWorkspace : Workspace {
       return;
     }
     operand = TakeHalves(network.rows_, widest);
-    weights = TakeHalves(spec.num_gates() * spec.num_units, WidestInput());
+    if (spec.num_dirs() == 1) {
+      weights = TakeHalves(spec.num_gates() * spec.num_units, WidestInput());
+    }
     column_powers = TakeSums(widest);
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
       step_powers[d] = TakeSums(network.rows_);
