@@ -249,6 +249,7 @@ int Main(int argc, char** argv) {
                                shape.row_tiles == chosen.row_tiles &&
                                shape.splits == chosen.splits &&
                                shape.products == chosen.products &&
+                               shape.slices == chosen.slices &&
                                shape.resident_pairs == chosen.resident_pairs &&
                                shape.warps == chosen.warps;
         if (only_chosen && !is_chosen) continue;
@@ -289,6 +290,7 @@ int Main(int argc, char** argv) {
            << ", \"row_tiles\": " << shape.row_tiles
            << ", \"resident_pairs\": " << shape.resident_pairs
            << ", \"products\": " << shape.products
+           << ", \"slices\": " << shape.slices
            << ", \"model_cycles\": " << candidate.division.cycles
            << ", \"is_chosen\": " << (candidate.is_chosen ? "true" : "false")
            << ", \"microseconds\": " << time << "}" << std::endl;

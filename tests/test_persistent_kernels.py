@@ -43,6 +43,7 @@ class Shape:
     is_of_old_gpu: int = 0  # Whether the GPU has no clusters but those of one block.
     # 1 if floats are split for the tensor cores, 2 with fused multiply-adds, 3 in float16.
     products: int = 0
+    slices: int = 1  # Blocks of a band; 1 if there are no bands.
 
     def __str__(self) -> str:
         return "-".join(str(value) for value in dataclasses.astuple(self))
@@ -88,6 +89,12 @@ SHAPES = [
     Shape("lstm_peephole", "float32", 24, 2, 1, 12, 1, 3, 1, 1, 2, 2),
     Shape("lstm_peephole", "bfloat16", 22, 3, 0, 8, 1, 2, 1, 1, 1, 1),
     Shape("lstm_peephole", "float32", 61, 4, 0, 16, 2, 2, 1, 1, 2, 1, products=3),
+    Shape("lstm_peephole", "float16", 61, 8, 0, 8, 1, 2, 1, 1, 1, 1, slices=2),
+    Shape("lstm", "bfloat16", 90, 12, 0, 8, 2, 2, 1, 0, 2, 1, slices=4),
+    Shape("gru", "float16", 120, 8, 0, 16, 1, 2, 2, 1, 1, 1, slices=2),
+    Shape("rnn_tanh", "float16", 125, 8, 0, 16, 1, 1, 1, 1, 1, 1, slices=2),
+    Shape("lstm", "float32", 61, 8, 0, 8, 2, 2, 1, 1, 2, 1, products=3, slices=4),
+    Shape("gru", "float32", 110, 8, 0, 16, 1, 3, 1, 1, 2, 1, products=3, slices=2),
 ]
 
 # Stacks have no backward kernel.
@@ -203,6 +210,8 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
         f"-DRESIDENT_PAIRS={resident}",
         f"-DIS_STACK={shape.is_stack}",
         f"-DPRODUCTS={shape.products}",
+        f"-DSLICES={shape.slices}",
+        f"-DSLOTS={4 if shape.slices == 1 else reference.NUM_GATES[shape.rnn_mode]}",
         *("-DIS_OF_OLD_GPU",) * shape.is_of_old_gpu,
         *("-DHAS_RESETS",) * shape.has_resets,
         f"-DIS_{shape.dtype.replace('float32', 'float').upper()}",
@@ -464,7 +473,9 @@ def _check_sums(
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", ["near", "far", "dead", "subnormal", "not finite"])
 @pytest.mark.parametrize(
-    "shape", [shape for shape in SHAPES if shape.products == 3 and shape.is_cluster], ids=str
+    "shape",
+    [shape for shape in SHAPES if shape.products == 3 and (shape.is_cluster or shape.slices > 1)],
+    ids=str,
 )
 def test_products_in_float16_have_the_range_of_floats(shape, draw, folder):
     """Of the gates' sums, those of the candidate are seen: a GRU stores them, others their tanh."""
@@ -531,8 +542,9 @@ def test_products_in_float16_have_the_range_of_floats(shape, draw, folder):
         d_gates = slots[:, [0, 1, 3] if is_gru else range(gates)].astype(np.float64)
         terms = _largest(weights).reshape(gates, units) * np.abs(d_gates)
         largest = np.zeros(batch)
-        for first in range(0, units, shape.block_units):
-            of_block = terms[..., first : first + shape.block_units].reshape(batch, -1)
+        of_band = shape.block_units * shape.slices
+        for first in range(0, units, of_band):
+            of_block = terms[..., first : first + of_band].reshape(batch, -1)
             largest += of_block.shape[1] * of_block.max(axis=1)
         sums = buffers.first_h_backprop.T.astype(np.float64)
         d_gates = d_gates.reshape(batch, -1).T

@@ -126,8 +126,8 @@ std::vector<Job> AllJobs() {
         if (gpu.limits.architecture >= type.oldest &&
             !KindOf(mode).resets_before) {
           // Odd sizes use the code for unaligned words.
-          for (const int units :
-               {32, 75, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024}) {
+          for (const int units : {32, 75, 96, 128, 192, 256, 320, 384, 512, 640,
+                                  768, 1024, 1536, 2048}) {
             for (const auto& [dirs, batch] : {std::pair(1, 64), {2, 16}}) {
               AddPersistent(gpu, architecture, mode, type, units, dirs, batch,
                             1, &jobs);

@@ -78,6 +78,12 @@ inline Word ToOperands(const float* values) {
   return ToWord(values);
 #endif
 }
+inline void MultiplyHalves(Chunk* chunk, float power) {
+  for (Word& word : chunk->word) {
+    word = ToHalf(OfHalf(word) * power) |
+           static_cast<Word>(ToHalf(OfHalf(word >> 16) * power)) << 16;
+  }
+}
 inline Word ToTf32(Word word) { return (word + 0x1000u) & ~0x1FFFu; }
 // Takes the numbers out of a word as the tensor cores read it: of a float that
 // is a part, they cut off the last bits.

@@ -35,6 +35,11 @@ struct Shape {
   // they are or, if h has a bound, as numbers in float16 (powers.cuh).
   int products;
   static constexpr int kDirect = 0, kSplit = 1, kFused = 2, kHalves = 3;
+  // 1, or the blocks of a band, which have the rows of all their units in
+  // common: each of them has a slice of the columns of these rows. So it reads
+  // a slice of h alone, and the sums of a band's blocks are added.
+  int slices;
+  int slots;  // Rows of the weights for each unit. Some stand for no gate.
   // Whether floats keep all their digits.
   constexpr bool is_exact() const {
     return products == kSplit || products == kFused;
@@ -50,6 +55,11 @@ struct Shape {
   constexpr int rows() const { return 8 * row_tiles; }
   constexpr int item_bytes() const { return 4 / items; }
   constexpr int all_units() const { return team * block_units; }
+  constexpr bool has_bands() const { return slices > 1; }
+  constexpr int bands() const { return team / slices; }
+  constexpr int slice_units() const { return all_units() / slices; }
+  // The rows of the weights of which a block has a slice.
+  constexpr int band_rows() const { return slices * block_units * slots; }
 
   // Bytes from one row of `pairs` pairs to the next. Odd multiples of 64 keep
   // the eight rows that a warp reads at once in different banks.
@@ -66,18 +76,19 @@ struct Shape {
   static constexpr int kChunkBytes = 32 * 16;
   // Where floats are multiplied in float16, each of a block's rows of the
   // weights has a power of two, and so have a sequence's numbers in two steps.
+  // In a band, they have one in each block and one in the band.
   constexpr int powers_bytes() const {
-    return products == kHalves ? (4 * block_units + 2 * rows()) * 4 : 0;
+    const int of_sequences = 2 + (has_bands() ? 2 + slices : 0);
+    return products == kHalves ? (band_rows() + of_sequences * rows()) * 4 : 0;
   }
 
-  // The forward pass multiplies a block's rows of the weights, four for each
-  // unit, by h.
-  constexpr int forward_tiles() const { return block_units / 4; }
+  // The forward pass multiplies a block's rows of the weights by h.
+  constexpr int forward_tiles() const { return (band_rows() + 15) / 16; }
   constexpr int forward_warp_tiles() const {
     return (forward_tiles() * splits + warps - 1) / warps;
   }
   constexpr int forward_warp_pairs() const {
-    return (all_units() / items + 16 * splits - 1) / (16 * splits);
+    return (slice_units() / items + 16 * splits - 1) / (16 * splits);
   }
   constexpr int forward_pitch() const {
     return Pitch(forward_warp_pairs() * splits);
@@ -89,9 +100,17 @@ struct Shape {
   }
   // The floats from the sums for one sequence to those for the next. With this
   // pitch, the stores of a warp go to different banks.
-  constexpr int forward_sums_pitch() const { return 4 * block_units + 4; }
+  constexpr int forward_sums_pitch() const { return slots * block_units + 4; }
   constexpr int forward_sums_bytes() const {
-    return splits * rows() * forward_sums_pitch() * 4;
+    return (has_bands() ? 1 : splits) * rows() * forward_sums_pitch() * 4;
+  }
+  // In a band, a block receives so many chunks of sums from each split of each
+  // block, itself too.
+  constexpr int forward_sums_chunks() const {
+    return block_units * slots / 4 * rows();
+  }
+  constexpr int forward_sums_step_bytes() const {
+    return has_bands() ? slices * splits * forward_sums_chunks() * 16 : 0;
   }
   constexpr int forward_shared_bytes() const {
     return kBarrierBytes + powers_bytes() + forward_h_bytes() +
@@ -118,12 +137,14 @@ struct Shape {
 
   // The backward pass multiplies the transposed rows of the weights by the
   // gradients of the gates.
-  constexpr int backward_pairs() const { return block_units / chunk_units(); }
+  constexpr int backward_pairs() const {
+    return (band_rows() + 16 * items - 1) / (16 * items);
+  }
   // A group's tiles give a lane the sums of consecutive units, 16 bytes of
   // them.
   constexpr int group_tiles() const { return data_chunk_units() / 4; }
   constexpr int backward_groups() const {
-    return (all_units() + 16 * group_tiles() - 1) / (16 * group_tiles());
+    return (slice_units() + 16 * group_tiles() - 1) / (16 * group_tiles());
   }
   constexpr int backward_warp_groups() const {
     return (backward_groups() + warps - 1) / warps;
@@ -144,14 +165,14 @@ struct Shape {
   }
   constexpr int backward_adders() const {
     const int most = 32 * warps / backward_sender_chunks();
-    return most < 1 ? 1 : most < team ? most : team;
+    return most < 1 ? 1 : most < bands() ? most : bands();
   }
   constexpr int backward_slots_bytes() const {
     return is_cluster ? 2 * team * rows() * backward_slot_pitch() * data_bytes()
                       : backward_adders() * rows() * block_units * 4;
   }
   constexpr int backward_gradient_bytes() const {
-    return 2 * rows() * Pitch(backward_pairs());
+    return (has_bands() ? 1 : 2) * rows() * Pitch(backward_pairs());
   }
   constexpr int backward_shared_bytes() const {
     return kBarrierBytes + powers_bytes() + backward_slots_bytes() +
@@ -160,18 +181,35 @@ struct Shape {
                2 * kChunkBytes;
   }
   constexpr int backward_step_bytes() const {
-    return team * rows() * block_units * data_bytes();
+    return bands() * rows() * block_units * data_bytes();
+  }
+  // In a band, a block sends so many chunks of gradients of its gates, four of
+  // each unit, and then a chunk with the power of each sequence.
+  constexpr int backward_gates_chunks() const {
+    return block_units / items * rows();
+  }
+  constexpr int backward_gates_step_bytes() const {
+    const int powers = products == kHalves ? rows() : 0;
+    return has_bands() ? (backward_gates_chunks() + powers) * 16 : 0;
   }
 
   // Teams that are no clusters send through memory, with places for this many
-  // steps. In the forward pass, a step's h is for all blocks; in the backward
-  // pass, each block receives data of its own.
-  static constexpr int kForwardRing = 32, kBackwardRing = 2;
+  // steps: in a ring whose places are cleared, what several blocks read, and in
+  // one with marks, what is for one block.
+  static constexpr int kClearedRing = 32, kMarkedRing = 2;
   constexpr int forward_ring_bytes() const {
-    return kForwardRing * forward_step_bytes();
+    return kClearedRing * forward_step_bytes() +
+           kMarkedRing * team * forward_sums_step_bytes() +
+           ring_of_rows_bytes();
   }
   constexpr int backward_ring_bytes() const {
-    return kBackwardRing * team * backward_step_bytes();
+    return kMarkedRing * team * backward_step_bytes() +
+           kClearedRing * team * backward_gates_step_bytes() +
+           ring_of_rows_bytes();
+  }
+  // The powers of rows of the weights, which a band's blocks tell each other.
+  constexpr int ring_of_rows_bytes() const {
+    return has_bands() && products == kHalves ? bands() * band_rows() * 4 : 0;
   }
 };
 

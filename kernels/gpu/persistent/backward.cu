@@ -9,6 +9,10 @@
 // the type of the data, and each sender has a place of its own there. The
 // owners add the parts in a fixed order, so that the result does not depend on
 // which part came first.
+//
+// If a team has bands, blocks exchange twice in a step: first the gradients of
+// the gates within the band, so that a block multiplies those of the band's
+// units for a slice of h alone, and then the parts.
 #include "exchange.cuh"
 #include "powers.cuh"
 #include "weights.cuh"
@@ -46,6 +50,22 @@ static float LargestOfRow(float number) {
   return number;
 }
 
+// Stores the numbers of a chunk, two units with four slots each in 16 bits,
+// with SLOTS slots to a unit.
+static void StoreGates(const Chunk& chunk, char* to) {
+  const Word* const from = chunk.word;
+  Word* const words = reinterpret_cast<Word*>(to);
+  if (SLOTS == 4) {
+    *reinterpret_cast<Chunk*>(to) = chunk;
+  } else if (SLOTS == 3) {
+    words[0] = from[0];
+    words[1] = (from[1] & 0xFFFFu) | from[2] << 16;
+    words[2] = from[2] >> 16 | from[3] << 16;
+  } else {
+    words[0] = (from[0] & 0xFFFFu) | from[2] << 16;
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     backward(const BackwardArguments all) {
   const Sequences& sequences = all.sequences;
@@ -54,47 +74,57 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const bool is_reversed = my_direction == 1;
   int first_row = FirstRowOf(0);
   const int rank = blockIdx.x % TEAM;
-  BackwardRing ring(all.part);
+  const int band = rank / SLICES, slice = rank % SLICES;
+  constexpr int kSliceUnits = kShape.slice_units();
+  MarkedRing<kShape.backward_step_bytes()> ring(
+      RingOfTeam(all.part, kShape.backward_ring_bytes()));
+  constexpr int kGatesBytes = kShape.backward_gates_step_bytes();
+  ClearedRing<TEAM * kGatesBytes> ring_of_gates(ring.end());
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int g = lane / 4, t = lane % 4, is_odd = g % 2, quad = g / 2;
 
   Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
-  // [BLOCK_UNITS][kProductSlots]; then [2][kRows], the largest gradients.
+  // [SLICES][BLOCK_UNITS][SLOTS]; then [2][kRows], the largest gradients.
   float* const row_powers =
       reinterpret_cast<float*>(SharedMemory() + Shape::kBarrierBytes);
   Word* const largest_of_rows =
-      reinterpret_cast<Word*>(row_powers + BLOCK_UNITS * kProductSlots);
+      reinterpret_cast<Word*>(row_powers + kShape.band_rows());
+  // [2][kRows], the largest powers in the band; then [SLICES][kRows], all.
+  Word* const largest_of_band = largest_of_rows + 2 * kRows;
+  Word* const powers_of_band = largest_of_band + 2 * kRows;
   // In a cluster, this is [2][TEAM][kRows][kSlotPitch]. In another team, it is
   // [kAdders][kRows][BLOCK_UNITS] floats.
   Item* const parts = reinterpret_cast<Item*>(
       SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes());
   float* const sums_of_parts = reinterpret_cast<float*>(parts);
-  // [2][kRows], where a row has the block's gradients by unit and then by slot.
+  // [2][kRows], where a row has the block's gradients by unit and then by slot;
+  // [kRows] in a band, with the gradients of all its blocks.
   char* const gradients =
       reinterpret_cast<char*>(parts) + kShape.backward_slots_bytes();
   const Weights weights(gradients + kShape.backward_gradient_bytes(), thread);
   // The rows of a group's tiles are dealt so that a pair of lanes, each with
-  // the rows g and g + 8, has consecutive units, four of each tile.
+  // the rows g and g + 8, has consecutive units of the slice, four of each
+  // tile.
   const auto first_unit_of = [&](int group, int quad) {
     return ((warp * kGroups + group) * 4 + quad) * kLaneUnits;
   };
-  // The block's rows of the weights, by unit and then by slot.
+  // The rows of the weights, by unit and then by slot.
   const auto row_of = [&](int i) -> const Item* {
-    const int unit = rank * BLOCK_UNITS + i / kProductSlots;
-    const int gate = i % kProductSlots;
+    const int unit = band * (SLICES * BLOCK_UNITS) + i / SLOTS;
+    const int gate = i % SLOTS;
     if (gate >= kGates || unit >= NUM_UNITS) return nullptr;
     return static_cast<const Item*>(my.recurrent_weights) +
            static_cast<long long>(gate * NUM_UNITS + unit) * NUM_UNITS;
   };
   if (kHasPowers) {
-    FindPowers<BLOCK_UNITS * kProductSlots>(row_of, 0.0f, thread, row_powers);
-    SynchronizeBlock();
+    FindRowPowers(row_of, band, slice, ring_of_gates.end(), thread, row_powers);
   }
   const auto load_weights = [&](int pair, int i, int half) {
     Chunk chunk = {};
-    const int unit =
+    const int of_slice =
         first_unit_of(i / kItems, quad) + i % kItems * 4 + is_odd * 2 + half;
-    if (unit >= NUM_UNITS) return chunk;
+    const int unit = slice * kSliceUnits + of_slice;
+    if (of_slice >= kSliceUnits || unit >= NUM_UNITS) return chunk;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       float values[kOperands];
@@ -189,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     };
     load_inputs(steps - 1);
     if (kHasPowers) {
-      if (thread < 2 * kRows) largest_of_rows[thread] = 0;
+      if (thread < (kHasBands ? 4 : 2) * kRows) largest_of_rows[thread] = 0;
       SynchronizeBlock();
     }
     PeerMemory peers[kGroups];
@@ -203,6 +233,110 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       // From here on peers may store to this block.
       SynchronizeCluster();
     }
+
+    const auto receive_parts = [&](int turn) {
+      // Each thread adds the same chunk of some senders, in the senders'
+      // order. There is one in each band.
+      constexpr int kChunks = kShape.backward_sender_chunks();
+      constexpr int kSenders = (kShape.bands() + kAdders - 1) / kAdders;
+      constexpr int kAtOnce = kSenders < 8 ? kSenders : 8;
+      const char* const place = ring.PlaceOf(turn, rank);
+      const auto is_there = [&](const Chunk& chunk) {
+        return ring.HasMark(turn, chunk);
+      };
+#pragma unroll 1
+      for (int at = thread; at < kChunks * kAdders; at += kThreads) {
+        const int chunk_of_sender = at % kChunks;
+        const int adder = at / kChunks, first_sender = adder * kSenders;
+        float sums[kLaneUnits] = {};
+#pragma unroll 1
+        for (int first = 0; first < kSenders; first += kAtOnce) {
+          const char* from[kAtOnce];
+          Chunk chunks[kAtOnce];
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            const int sender = first_sender + first + i;
+            from[i] = first + i < kSenders && sender < kShape.bands()
+                          ? place + (sender * kChunks + chunk_of_sender) * 16
+                          : nullptr;
+          }
+          Receive(from, is_there, chunks);
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            if (from[i] == nullptr) continue;
+            const Chunk part = Unmarked(chunks[i]);
+#pragma unroll
+            for (int word = 0; word < 4; ++word) {
+              float values[kItems];
+              FromWord(part.word[word], values);
+#pragma unroll
+              for (int e = 0; e < kItems; ++e) {
+                sums[word * kItems + e] += values[e];
+              }
+            }
+          }
+        }
+        // The chunks of a sender are in order, row by row.
+#pragma unroll
+        for (int i = 0; i < kLaneUnits; i += 2) {
+          StorePair(sums_of_parts +
+                        (adder * kChunks + chunk_of_sender) * kLaneUnits + i,
+                    sums[i], sums[i + 1]);
+        }
+      }
+      SynchronizeBlock();
+    };
+    // These receive the gradients of the band's gates and, before that, the
+    // powers by which its blocks have divided them, so that all are divided by
+    // the largest one. A chunk has the gradients of kOperands units.
+    constexpr int kOfBlock = kShape.backward_gates_chunks();
+    const auto receive_powers = [&](int turn) {
+      for (int at = thread; at < SLICES * kRows; at += kThreads) {
+        const int block = at / kRows, row = at % kRows;
+        const char* const from[1] = {ring_of_gates.PlaceOf(turn) +
+                                     (band * SLICES + block) * kGatesBytes +
+                                     (kOfBlock + row) * 16};
+        Chunk chunk[1];
+        Receive(from, IsFull, chunk);
+        const Word power = chunk[0].word[0];
+        powers_of_band[block * kRows + row] = power;
+        Raise(largest_of_band + turn % 2 * kRows + row, power);
+      }
+    };
+    const auto receive_gates = [&](int turn) {
+      constexpr int kAll = SLICES * kOfBlock;
+      constexpr int kOfRow = BLOCK_UNITS / kOperands, kAtOnce = 8;
+      const char* const place =
+          ring_of_gates.PlaceOf(turn) + band * SLICES * kGatesBytes;
+#pragma unroll 1
+      for (int first = thread; first < kAll; first += kAtOnce * kThreads) {
+        const char* from[kAtOnce];
+        Chunk chunks[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int at = first + i * kThreads;
+          from[i] = at < kAll ? place + at / kOfBlock * kGatesBytes +
+                                    at % kOfBlock * 16
+                              : nullptr;
+        }
+        Receive(from, IsFull, chunks);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int at = first + i * kThreads;
+          if (from[i] == nullptr) continue;
+          const int block = at / kOfBlock, row = at % kOfBlock / kOfRow;
+          const int unit = block * BLOCK_UNITS + at % kOfRow * kOperands;
+          Chunk gates = chunks[i];
+#if PRODUCTS == 3
+          const int power = powers_of_band[block * kRows + row] -
+                            largest_of_band[turn % 2 * kRows + row];
+          MultiplyHalves(
+              &gates, __uint_as_float(Within(power + (127 << 23), 127 << 23)));
+#endif
+          StoreGates(gates, gradients + row * kPitch + unit * SLOTS * 2);
+        }
+      }
+    };
 
     // One turn more than there are steps adds up the gradients of the first
     // states.
@@ -222,57 +356,28 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         if (thread == 0) {
           ArmBarrier(barriers + current, kShape.backward_step_bytes());
         }
-      } else if (turn > 0) {
-        // Each thread adds the same chunk of some senders, in the senders'
-        // order.
-        constexpr int kChunks = kShape.backward_sender_chunks();
-        constexpr int kSenders = (TEAM + kAdders - 1) / kAdders;
-        constexpr int kAtOnce = kSenders < 8 ? kSenders : 8;
-        const char* const place = ring.PlaceOf(turn - 1, rank);
-        const auto is_there = [&](const Chunk& chunk) {
-          return ring.HasMark(turn - 1, chunk);
-        };
-#pragma unroll 1
-        for (int at = thread; at < kChunks * kAdders; at += kThreads) {
-          const int chunk_of_sender = at % kChunks;
-          const int first_sender = at / kChunks * kSenders;
-          float sums[kLaneUnits] = {};
-#pragma unroll 1
-          for (int first = 0; first < kSenders; first += kAtOnce) {
-            const char* from[kAtOnce];
-            Chunk chunks[kAtOnce];
-#pragma unroll
-            for (int i = 0; i < kAtOnce; ++i) {
-              const int sender = first_sender + first + i;
-              from[i] = first + i < kSenders && sender < TEAM
-                            ? place + (sender * kChunks + chunk_of_sender) * 16
-                            : nullptr;
-            }
-            Receive(from, is_there, chunks);
-#pragma unroll
-            for (int i = 0; i < kAtOnce; ++i) {
-              if (from[i] == nullptr) continue;
-              const Chunk part = BackwardRing::Unmarked(chunks[i]);
-#pragma unroll
-              for (int word = 0; word < 4; ++word) {
-                float values[kItems];
-                FromWord(part.word[word], values);
-#pragma unroll
-                for (int e = 0; e < kItems; ++e) {
-                  sums[word * kItems + e] += values[e];
-                }
-              }
-            }
-          }
-          // The chunks of a sender are in order, row by row.
-#pragma unroll
-          for (int i = 0; i < kLaneUnits; i += 2) {
-            StorePair(sums_of_parts + at * kLaneUnits + i, sums[i],
-                      sums[i + 1]);
-          }
-        }
-        SynchronizeBlock();
       }
+      // The gradients of the gates' recurrent sides. What the rows of the
+      // weights were divided by, they are multiplied by.
+      const auto operands_of = [&](int round, float* operands) {
+        const float* const powers =
+            row_powers +
+            (slice * BLOCK_UNITS + Cell(round, thread).unit) * SLOTS;
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          operands[gate] = of_slots[round][CellType::RecurrentSlot(gate)];
+          if (kHasPowers) operands[gate] *= powers[gate];
+        }
+      };
+      const auto power_of = [&](int row) {
+        return PowerOf(largest_of_rows[current * kRows + row]);
+      };
+      const auto power_of_sums = [&](int row) {
+        return kHasBands
+                   ? __uint_as_float(largest_of_band[current * kRows + row])
+                   : power_of(row);
+      };
+      if (turn > 0 && !IS_CLUSTER) receive_parts(turn - 1);
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
         const Cell cell(round, thread);
@@ -310,22 +415,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
       }
       if (step < 0) break;
-      // The gradients of the gates' recurrent sides. What the rows of the
-      // weights were divided by, they are multiplied by.
-      const auto operands_of = [&](int round, float* operands) {
-        const float* const powers =
-            row_powers + Cell(round, thread).unit * kProductSlots;
-#pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          operands[gate] = of_slots[round][CellType::RecurrentSlot(gate)];
-          if (kHasPowers) operands[gate] *= powers[gate];
-        }
-      };
       if (kHasPowers) {
 #pragma unroll
         for (int round = 0; round < kRounds; ++round) {
           const Cell cell(round, thread);
-          float largest = 0.0f, operands[kProductSlots] = {};
+          float largest = 0.0f, operands[4] = {};
           if (cell.exists) operands_of(round, operands);
 #pragma unroll
           for (int gate = 0; gate < kGates; ++gate) {
@@ -347,33 +441,62 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           if (thread < kRows) largest_of_rows[next * kRows + thread] = 0;
         }
       }
-      const auto power_of = [&](int row) {
-        return PowerOf(largest_of_rows[current * kRows + row]);
-      };
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
         const Cell cell(round, thread);
-        if (!cell.exists) continue;
-        float operands[kProductSlots] = {};
-        operands_of(round, operands);
-        const float scale = kHasPowers ? ScaleOf(power_of(cell.row)) : 1.0f;
-        Word* const to = reinterpret_cast<Word*>(
-            gradients + (current * kRows + cell.row) * kPitch +
-            cell.unit * kProductSlots * kShape.item_bytes());
+        float operands[4] = {};
+        if (cell.exists) operands_of(round, operands);
+        const float scale =
+            kHasPowers && cell.exists ? ScaleOf(power_of(cell.row)) : 1.0f;
+        constexpr int kWords = 4 / kOperands;
+        Word words[kWords];
 #pragma unroll
-        for (int j = 0; j < kProductSlots / kOperands; ++j) {
+        for (int j = 0; j < kWords; ++j) {
           float values[kOperands];
 #pragma unroll
           for (int e = 0; e < kOperands; ++e) {
             values[e] = scale * operands[j * kOperands + e];
           }
-          to[j] = ToOperands(values);
+          words[j] = ToOperands(values);
         }
+        if constexpr (kHasBands) {
+          // An even lane sends those of the next one, too.
+          Chunk chunk = {{words[0], words[1], ShuffleFrom(words[0], lane ^ 1),
+                          ShuffleFrom(words[1], lane ^ 1)}};
+          if (!cell.exists || lane % 2 == 1) continue;
+          const int of_block = rank * kGatesBytes;
+          ring_of_gates.Send(turn,
+                             of_block + (cell.row * BLOCK_UNITS + cell.unit) *
+                                            (16 / kOperands),
+                             chunk);
+          if (kHasPowers && cell.unit == 0) {
+            ring_of_gates.Send(turn, of_block + (kOfBlock + cell.row) * 16,
+                               {{__float_as_uint(power_of(cell.row))}});
+          }
+        } else if (cell.exists) {
+          Word* const to = reinterpret_cast<Word*>(
+              gradients + (current * kRows + cell.row) * kPitch +
+              cell.unit * 16 / kOperands);
+#pragma unroll
+          for (int j = 0; j < kWords; ++j) to[j] = words[j];
+        }
+      }
+      if (kHasBands) ring_of_gates.EndStep(turn);
+      if constexpr (kHasBands) {
+        if (kHasPowers) {
+          receive_powers(turn);
+          SynchronizeBlock();
+          if (thread < kRows) {
+            largest_of_band[next * kRows + thread] = 0;
+          }
+        }
+        receive_gates(turn);
       }
       SynchronizeBlock();
 
       Weights::Sums sums;
-      weights.Multiply(held, gradients + current * kRows * kPitch, kPitch, lane,
+      const int copy = kHasBands ? 0 : current;
+      weights.Multiply(held, gradients + copy * kRows * kPitch, kPitch, lane,
                        sums);
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n) {
@@ -392,7 +515,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                                  is_odd ? sum[3] : far};
 #pragma unroll
             for (int j = 0; kHasPowers && j < 4; ++j) {
-              of_units[j] *= kOfProduct * power_of(row);
+              of_units[j] *= kOfProduct * power_of_sums(row);
             }
 #pragma unroll
             for (int j = 0; j < 4 / kItems; ++j) {
@@ -401,7 +524,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           }
           const int unit =
               first_unit_of(group, kHasPowers ? Recomputed(quad) : quad);
-          if (unit >= kShape.all_units()) continue;
+          if (unit >= kSliceUnits) continue;
           if (IS_CLUSTER) {
             Item* const to = parts +
                              ((next * TEAM + rank) * kRows + row) * kSlotPitch +
@@ -409,10 +532,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             StoreToPeer(peers[group], to, barriers + next, chunk);
           } else {
             ring.Mark(turn, &chunk);
-            Item* const to = reinterpret_cast<Item*>(
-                                 ring.PlaceOf(turn, unit / BLOCK_UNITS)) +
-                             (rank * kRows + row) * BLOCK_UNITS +
-                             unit % BLOCK_UNITS;
+            const int owner = slice * kShape.bands() + unit / BLOCK_UNITS;
+            Item* const to =
+                reinterpret_cast<Item*>(ring.PlaceOf(turn, owner)) +
+                (band * kRows + row) * BLOCK_UNITS + unit % BLOCK_UNITS;
             StoreForOthers(to, chunk);
           }
         }
@@ -468,6 +591,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     ring.EndShare(steps);
+    ring_of_gates.EndShare(steps);
     first_row = FirstRowOf(++share);
   } while (!IS_CLUSTER && first_row < sequences.batch);
   // A block's shared memory must outlive its peers' stores to it.

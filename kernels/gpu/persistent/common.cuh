@@ -1,9 +1,9 @@
 // The forward and the backward kernel share this file.
 //
 // Whoever compiles sets the macros NUM_UNITS, TEAM, IS_CLUSTER, BLOCK_UNITS,
-// WARPS, SPLITS, ROW_TILES, RESIDENT_PAIRS, IS_STACK and PRODUCTS, the fields
-// of a Shape, and those of cell_functions.cuh, and defines HAS_RESETS if there
-// are resets.
+// WARPS, SPLITS, ROW_TILES, RESIDENT_PAIRS, IS_STACK, PRODUCTS, SLICES and
+// SLOTS, the fields of a Shape, and those of cell_functions.cuh, and defines
+// HAS_RESETS if there are resets.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 
@@ -13,16 +13,12 @@
 using cudnn_rnn_tf::persistent::Part;
 using cudnn_rnn_tf::persistent::Shape;
 
-// A unit has four rows in the products, one for each slot. Rows without a gate
-// are zero.
-constexpr int kProductSlots = 4;
-
 // The numbers in a word: of the data, and of what products read.
 constexpr int kItems = sizeof(Word) / sizeof(Item);
 constexpr int kOperands = PRODUCTS == Shape::kHalves ? 2 : kItems;
-constexpr Shape kShape = {NUM_UNITS,      kOperands, TEAM,    IS_CLUSTER,
-                          BLOCK_UNITS,    WARPS,     SPLITS,  ROW_TILES,
-                          RESIDENT_PAIRS, IS_STACK,  PRODUCTS};
+constexpr Shape kShape = {
+    NUM_UNITS, kOperands,      TEAM,     IS_CLUSTER, BLOCK_UNITS, WARPS, SPLITS,
+    ROW_TILES, RESIDENT_PAIRS, IS_STACK, PRODUCTS,   SLICES,      SLOTS};
 
 #if defined(HAS_RESETS)
 constexpr bool kHasResets = true;
@@ -32,6 +28,7 @@ constexpr bool kHasResets = false;
 
 constexpr int kThreads = 32 * WARPS;
 constexpr int kRows = kShape.rows();
+constexpr bool kHasBands = kShape.has_bands();
 
 // A block's cells, one for each unit and sequence, are dealt to its threads so
 // that the threads of a warp have consecutive units.

@@ -153,7 +153,7 @@ double ClusterWait(const DeviceLimits& gpu, const Shape& shape,
 // The registers in which a thread receives parts of gradients, at most eight at
 // a time: 16 bytes and an address each, and their sums.
 int ReceivingRegisters(const Shape& shape) {
-  const int senders = CeilDiv(shape.team, shape.backward_adders());
+  const int senders = CeilDiv(shape.bands(), shape.backward_adders());
   return 7 * std::min(senders, 8) + shape.data_chunk_units();
 }
 
@@ -162,15 +162,21 @@ bool HasMargin(const DeviceLimits& gpu, const Shape& shape) {
          (shape.is_exact() || !ArchitectureOf(gpu).is_measured);
 }
 
-PassCost ForwardCost(const DeviceLimits& gpu, const Shape& shape) {
+PassCost ForwardCost(const DeviceLimits& gpu, const Shape& shape, int batch) {
+  const int rows = std::min(batch, shape.rows());
   const int tiles = shape.forward_warp_tiles();
   const int of_below = shape.is_stack ? 9 * shape.forward_thread_chunks() : 0;
-  return {tiles, shape.forward_warp_pairs(),
-          CeilDiv(shape.forward_tiles(), tiles) * shape.splits,
-          44 + 8 * tiles + Sums(shape, tiles) + 26 * Rounds(shape) + of_below +
-              (HasMargin(gpu, shape) ? 16 : 0),
-          shape.is_cluster ? ClusterWait(gpu, shape, shape.forward_step_bytes())
-                           : 2000.0 + 0.04 * shape.forward_step_bytes()};
+  return {
+      tiles, shape.forward_warp_pairs(),
+      CeilDiv(shape.forward_tiles(), tiles) * shape.splits,
+      8 * tiles + Sums(shape, tiles) + of_below +
+          (shape.has_bands() ? 32 + 32 * Rounds(shape)
+                             : 44 + 26 * Rounds(shape)) +
+          (HasMargin(gpu, shape) ? 16 : 0),
+      shape.is_cluster ? ClusterWait(gpu, shape, shape.forward_step_bytes())
+      : shape.has_bands()
+          ? 2400.0 + 0.1 * shape.forward_sums_step_bytes()
+          : 2000.0 + 0.04 * rows * shape.forward_step_bytes() / shape.rows()};
 }
 
 PassCost BackwardCost(const DeviceLimits& gpu, const Shape& shape) {
@@ -179,17 +185,20 @@ PassCost BackwardCost(const DeviceLimits& gpu, const Shape& shape) {
   // There are fewer floats in a byte to add.
   const bool is_tf32 = shape.data_bytes() == 4 && !shape.is_exact();
   const double of_byte = is_tf32 ? 0.09 : 0.12;
-  const int of_powers =
-      shape.products == Shape::kHalves ? 12 * (shape.row_tiles - 1) : 0;
+  const int more = shape.has_bands() ? 32
+                   : shape.products == Shape::kHalves
+                       ? 12 * (shape.row_tiles - 1)
+                       : 0;
   return {tiles, shape.backward_pairs(),
           CeilDiv(shape.backward_groups(), shape.backward_warp_groups()),
           HasMargin(gpu, shape)
               ? 48 + std::max(sums, ReceivingRegisters(shape)) +
                     36 * Rounds(shape) + 4 * tiles + 4 * (shape.row_tiles - 1)
-              : 48 + sums + 28 * Rounds(shape) + of_powers,
+              : 48 + sums + 28 * Rounds(shape) + more,
           shape.is_cluster
               ? ClusterWait(gpu, shape, shape.backward_step_bytes())
-              : 1850.0 + of_byte * shape.backward_step_bytes()};
+          : shape.has_bands() ? 3000.0 + 0.08 * shape.backward_step_bytes()
+                              : 1850.0 + of_byte * shape.backward_step_bytes()};
 }
 
 // Estimates the cycles of a step of the whole batch.
@@ -227,10 +236,16 @@ double Cycles(const KernelRequest& request, const DeviceLimits& gpu,
                    : 400.0 + 200.0 * Rounds(shape);
   // Blocks that share a multiprocessor wait at the same time, but work one
   // after the other.
-  const double work = 200.0 * Rounds(shape) + 100.0 * (shape.splits - 1) +
-                      120.0 * CeilDiv(shape.warps, 4) +
-                      product_cycles * products + shared_reads + quad_sums +
-                      looks + powers;
+  double work = 200.0 * Rounds(shape) + 100.0 * (shape.splits - 1) +
+                120.0 * CeilDiv(shape.warps, 4) + product_cycles * products +
+                shared_reads + quad_sums + looks + powers;
+  if (shape.has_bands()) {
+    // The registers are full, so a warp's products wait for its loads, while
+    // those of other warps go on.
+    const double of_warp = products / CeilDiv(shape.warps, 4);
+    work = 650.0 * Rounds(shape) + 1.2 * shared_reads + powers +
+           product_cycles * of_warp * (request.is_backward ? 3.7 : 2.0);
+  }
   const int registers =
       CeilDiv(cost.registers + 8 * cost.tiles * shape.resident_pairs, 8) * 8;
   const int room = std::min(gpu.registers / (32 * shape.warps * registers),
@@ -249,10 +264,15 @@ std::vector<Division> Divisions(const KernelRequest& request,
   std::vector<Division> divisions;
   const bool is_backward = request.is_backward;
   const int least_team = HasClusters(gpu) ? kLeastTeam : 2;
-  std::vector<std::pair<int, int>> ways;
+  struct Way {
+    int splits, products, slices;
+  };
+  std::vector<Way> ways;
   for (const int splits : {1, 2}) {
     for (const int products : WaysToMultiply(request, gpu)) {
-      ways.emplace_back(splits, products);
+      for (const int slices : {1, 2, 4, 8}) {
+        ways.push_back({splits, products, slices});
+      }
     }
   }
   for (const auto& [team, is_cluster] : Teams(gpu)) {
@@ -260,7 +280,7 @@ std::vector<Division> Divisions(const KernelRequest& request,
       for (const int warps : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16}) {
         // Small clusters of more warps are faster than a block of one.
         if (warps == 1 && HasClusters(gpu)) continue;
-        for (const auto& [splits, products] : ways) {
+        for (const auto& [splits, products, slices] : ways) {
           Shape shape = {};
           shape.units = request.num_units;
           shape.items = request.dtype == RnnDataType::kFloat32 &&
@@ -274,15 +294,26 @@ std::vector<Division> Divisions(const KernelRequest& request,
           shape.row_tiles = row_tiles;
           shape.is_stack = request.num_layers > 1;
           shape.products = products;
+          shape.slices = slices;
+          shape.slots = slices > 1 ? KindOf(request.rnn_mode).num_gates : 4;
           const int chunk_units = shape.chunk_units();
           shape.block_units =
               CeilDiv(CeilDiv(shape.units, team), chunk_units) * chunk_units;
           if (!is_cluster) {
-            // The team has no blocks that would be without units.
-            shape.team = CeilDiv(shape.units, shape.block_units);
+            // The team has no blocks that would be without units, or as few as
+            // fill a band.
+            shape.team =
+                CeilDiv(shape.units, shape.block_units * slices) * slices;
             if (shape.team < least_team || shape.team > gpu.multiprocessors) {
               continue;
             }
+          }
+          // Blocks of a band send whole tiles to each other, of operands in 16
+          // bits.
+          if (shape.has_bands() &&
+              (is_cluster || shape.items == 1 || shape.bands() == 1 ||
+               shape.block_units * shape.slots % 16 != 0)) {
+            continue;
           }
           if (shape.is_stack &&
               (!is_cluster || shape.units % shape.data_chunk_units() != 0 ||
@@ -293,7 +324,8 @@ std::vector<Division> Divisions(const KernelRequest& request,
             continue;
           }
           const PassCost cost =
-              is_backward ? BackwardCost(gpu, shape) : ForwardCost(gpu, shape);
+              is_backward ? BackwardCost(gpu, shape)
+                          : ForwardCost(gpu, shape, request.batch_size);
           const int room = RegistersOfThread(gpu, warps) - cost.registers;
           if (room < 0 || cost.useful_warps < warps || warps % splits != 0 ||
               (is_backward && splits > 1)) {
@@ -340,7 +372,9 @@ std::vector<std::string> ShapeMacros(const Shape& shape) {
                                     {"ROW_TILES", shape.row_tiles},
                                     {"RESIDENT_PAIRS", shape.resident_pairs},
                                     {"IS_STACK", shape.is_stack},
-                                    {"PRODUCTS", shape.products}}) {
+                                    {"PRODUCTS", shape.products},
+                                    {"SLICES", shape.slices},
+                                    {"SLOTS", shape.slots}}) {
     macros.push_back(std::string(name) + '=' + std::to_string(value));
   }
   return macros;

@@ -43,28 +43,32 @@ static char* RingOfTeam(const Part& part, long long bytes) {
   return static_cast<char*>(part.ring) + team * bytes;
 }
 
-// Sends h, [kRows, all units] for each step. All bits set mark a place as
-// empty: no arithmetic and no conversion gives such a word.
+constexpr Word kOnes = 0xFFFFFFFF;
+static bool IsFull(const Chunk& chunk) { return chunk.word[0] != kOnes; }
+
+// Sends `kBytes` bytes for each step: h, [kRows, all units], or what blocks of
+// bands tell each other. All bits set mark a place as empty: no arithmetic and
+// no conversion gives such a word.
 //
-// Steps are counted on from one share of the batch to the next, of which each
-// sends the states of all its steps but the last. So a block still sends a
-// state only after it has received the one before from all blocks.
+// Steps are counted on from one share of the batch to the next. A block sends
+// what a step has only after it has received what the step before had from all
+// blocks; with bands, from those of its band, which have heard from the others.
 //
-// The sender of a state clears its place two steps later. By then, it has
-// received data that each block sent after it had read the state. A receiver
-// must see that the place is empty before it polls it for the next state, after
-// the ring has gone round. To make sure of that, each thread has a fence in
-// every kFenceSteps-th step. The sender clears the place, has a fence, and then
-// sends a state; a receiver reads that state and then has a fence of its own.
-// All of this happens before the ring has gone round.
-class ForwardRing {
+// The sender clears a place two steps later. By then, it has received data that
+// each block sent after it had read the place. A receiver must see that the
+// place is empty before it polls it for the next state, after the ring has gone
+// round. To make sure of that, each thread has a fence in every kFenceSteps-th
+// step. The sender clears the place, has a fence, and then sends a state; a
+// receiver reads that state and then has a fence of its own. All of this
+// happens before the ring has gone round.
+template <int kBytes>
+class ClearedRing {
  public:
-  explicit ForwardRing(const Part& part)
-      : first_(RingOfTeam(part, kShape.forward_ring_bytes())) {}
+  explicit ClearedRing(char* first) : first_(first) {}
+  char* end() const { return first_ + Shape::kClearedRing * kBytes; }
 
   char* PlaceOf(int step) const {
-    return first_ +
-           (sent_ + step) % Shape::kForwardRing * kShape.forward_step_bytes();
+    return first_ + (sent_ + step) % Shape::kClearedRing * kBytes;
   }
   void Send(int step, int at, const Chunk& chunk) const {
     // A caller's float that is no number may have all bits set.
@@ -75,43 +79,46 @@ class ForwardRing {
       StoreForOthers(PlaceOf(step - 2) + at, {{kOnes, kOnes, kOnes, kOnes}});
     }
   }
-  static bool IsThere(const Chunk& chunk) { return chunk.word[0] != kOnes; }
   // All threads call this after they have sent.
   void EndStep(int step) const {
     if ((sent_ + step) % kFenceSteps == kFenceSteps - 1) FenceForOthers();
   }
-  // Begins the team's next share of the batch after one of `steps` steps.
-  void EndShare(int steps) {
-    if (steps > 0) sent_ += steps - 1;
-  }
+  // Begins the team's next share of the batch after one that sent for `steps`
+  // steps.
+  void EndShare(int steps) { sent_ += steps; }
 
  private:
-  static constexpr Word kOnes = 0xFFFFFFFF;
-  static constexpr int kFenceSteps = Shape::kForwardRing / 4;
+  static constexpr int kFenceSteps = Shape::kClearedRing / 4;
 
   char* first_;
-  int sent_ = 0;  // States that earlier shares have sent.
+  int sent_ = 0;  // Steps of earlier shares.
 };
 
-// Sends parts of gradients, [TEAM, TEAM, kRows, BLOCK_UNITS] for each turn, by
-// owner and by sender. The lowest bit of a chunk, which is the least
+// Returns what the sender of a chunk had before it set the mark.
+static Chunk Unmarked(Chunk chunk) {
+  chunk.word[0] &= ~1u;
+  return chunk;
+}
+
+// Sends numbers, which have a place of `kBytes` bytes for each turn and each
+// block that receives them. The lowest bit of a chunk, which is the least
 // significant one of its first number, tells two turns with the same place
 // apart: it is the parity of the number of times that the ring has gone round.
 // That number is first rounded to one bit less, and the receiver clears the
 // mark. So the mark is no part of the number: zero stays zero, and the same
-// gradients give the same bits whatever their turn.
-// A block sends a turn's parts only after it has received those of the turn
-// before from all blocks, which then have read the parts that are overwritten.
-// Turns are counted on from one share of the batch to the next.
-class BackwardRing {
+// numbers give the same bits whatever their turn. A block sends for a turn only
+// after it has received what the turn before had for it from all blocks that
+// read what is overwritten. Turns are counted on from one share of the batch to
+// the next.
+template <int kBytes>
+class MarkedRing {
  public:
-  explicit BackwardRing(const Part& part)
-      : first_(RingOfTeam(part, kShape.backward_ring_bytes())) {}
+  explicit MarkedRing(char* first) : first_(first) {}
+  char* end() const { return first_ + Shape::kMarkedRing * TEAM * kBytes; }
 
-  // Returns the address of the parts that the block `owner` receives.
-  char* PlaceOf(int turn, int owner) const {
-    return first_ + ((sent_ + turn) % Shape::kBackwardRing * TEAM + owner) *
-                        kShape.backward_step_bytes();
+  char* PlaceOf(int turn, int block) const {
+    return first_ +
+           ((sent_ + turn) % Shape::kMarkedRing * TEAM + block) * kBytes;
   }
   void Mark(int turn, Chunk* chunk) const {
     // An odd number lies in the middle between two even ones. Of these, it is
@@ -119,11 +126,6 @@ class BackwardRing {
     // below. There is no carry, which could make zero of what is no number.
     const Word word = chunk->word[0] | (chunk->word[0] << 1 & 2u);
     chunk->word[0] = (word & ~1u) | MarkOf(turn);
-  }
-  // Returns what the sender had before it set the mark.
-  static Chunk Unmarked(Chunk chunk) {
-    chunk.word[0] &= ~1u;
-    return chunk;
   }
   bool HasMark(int turn, const Chunk& chunk) const {
     return (chunk.word[0] & 1u) == MarkOf(turn);
@@ -134,7 +136,7 @@ class BackwardRing {
 
  private:
   Word MarkOf(int turn) const {
-    return (sent_ + turn) / Shape::kBackwardRing % 2;
+    return (sent_ + turn) / Shape::kMarkedRing % 2;
   }
 
   char* first_;

@@ -10,6 +10,9 @@
 // blocks have sent the states of the step before: then nobody still reads the
 // copy of h that the step's stores overwrite, or the sums of the step before.
 //
+// If a team has bands, blocks exchange twice in a step: sums within the band,
+// and then h. Blocks send both through memory.
+//
 // In a stack, all layers run at the same time, and other clusters multiply the
 // output of the layer below by the input weights, in the same way.
 //
@@ -27,7 +30,18 @@ constexpr int kSumsPitch = kShape.forward_sums_pitch();
 using Weights = WarpWeights<kPairs, kTiles>;
 // The number of steps by which the products of the input side are loaded ahead,
 // since a step may be shorter than a load from memory takes.
-constexpr int kAhead = 2;
+constexpr int kAhead = kHasBands ? 1 : 2;
+// The slots of a unit, as 16 bytes if they are as many.
+static void LoadSlots(const float* from, float* slots) {
+  if (SLOTS == 4) {
+    const Chunk chunk = *reinterpret_cast<const Chunk*>(from);
+#pragma unroll
+    for (int i = 0; i < SLOTS; ++i) slots[i] = __uint_as_float(chunk.word[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < SLOTS; ++i) slots[i] = from[i];
+  }
+}
 
 // Loads a chunk of operands of a row of the weights. `scale` is that of the
 // row.
@@ -78,7 +92,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #endif
   const ForwardDirection& my = all.direction[my_direction];
   const int rank = blockIdx.x % TEAM;
-  ForwardRing ring(all.part);
+  const int band = rank / SLICES, slice = rank % SLICES;
+  constexpr int kSliceUnits = kShape.slice_units();
+  ClearedRing<kShape.forward_step_bytes()> ring(
+      RingOfTeam(all.part, kShape.forward_ring_bytes()));
+  MarkedRing<kShape.forward_sums_step_bytes()> ring_of_sums(ring.end());
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int g = lane / 4, t = lane % 4;
   // The first of the warp's tiles, and the first of its pairs.
@@ -86,37 +104,37 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int split = warp % SPLITS, first_pair = split * kPairs;
 
   Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
-  // [BLOCK_UNITS][kProductSlots], then [kRows].
+  // [SLICES][BLOCK_UNITS][SLOTS], then [kRows].
   float* const row_powers =
       reinterpret_cast<float*>(SharedMemory() + Shape::kBarrierBytes);
-  float* const sequence_powers = row_powers + BLOCK_UNITS * kProductSlots;
+  float* const sequence_powers = row_powers + kShape.band_rows();
   char* const states =
       SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes();
-  // [SPLITS][kRows], where a row has the sums by unit and then by slot.
+  // [SPLITS][kRows], where a row has the sums by unit and then by slot; [kRows]
+  // in a band.
   float* const sums_of_block =
       reinterpret_cast<float*>(states + kShape.forward_h_bytes());
   const Weights weights(
       reinterpret_cast<char*>(sums_of_block) + kShape.forward_sums_bytes(),
       thread);
   const auto row_of = [&](int i) -> const Item* {
-    const int unit = rank * BLOCK_UNITS + i / kProductSlots;
-    const int gate = i % kProductSlots;
+    const int unit = band * (SLICES * BLOCK_UNITS) + i / SLOTS;
+    const int gate = i % SLOTS;
     if (gate >= kGates || unit >= NUM_UNITS) return nullptr;
     return static_cast<const Item*>(is_product ? my.input_weights
                                                : my.recurrent_weights) +
            static_cast<long long>(gate * NUM_UNITS + unit) * NUM_UNITS;
   };
   if (kHasPowers) {
-    FindPowers<BLOCK_UNITS * kProductSlots>(row_of, 0.0f, thread, row_powers);
-    SynchronizeBlock();
+    FindRowPowers(row_of, band, slice, ring_of_sums.end(), thread, row_powers);
   }
-  // A tile has four units; rows g and g + 8 are two slots of one of them.
+  // A tile's rows g and g + 8 are neighbours among those of the weights.
   const auto load_weights = [&](int pair, int i, int half) {
-    const int unit = (first_tile + i) * 4 + g / 2;
-    const int at = unit * kProductSlots + g % 2 * 2 + half;
-    const Item* const row = unit < BLOCK_UNITS ? row_of(at) : nullptr;
-    if (row == nullptr) return Chunk{};
-    return LoadOperands(row, ((first_pair + pair) * 16 + t * 4) * kOperands,
+    const int at = (first_tile + i) * 16 + 2 * g + half;
+    const int column = ((first_pair + pair) * 16 + t * 4) * kOperands;
+    const Item* const row = at < kShape.band_rows() ? row_of(at) : nullptr;
+    if (row == nullptr || column >= kSliceUnits) return Chunk{};
+    return LoadOperands(row, slice * kSliceUnits + column,
                         kHasPowers ? ScaleOf(row_powers[at]) : 1.0f);
   };
   Weights::Held held;
@@ -143,7 +161,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                         sequence_powers);
       SynchronizeBlock();
     }
-    constexpr int kWords = (NUM_UNITS + kOperands - 1) / kOperands;
+    constexpr int kUnits = kHasBands ? kSliceUnits : NUM_UNITS;
+    constexpr int kWords = (kUnits + kOperands - 1) / kOperands;
     for (int i = thread; i < kRows * kWords; i += kThreads) {
       const int row = i / kWords, word = i % kWords;
       const int b = Sequence(sequences, first_row + row).b;
@@ -151,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       float values[kOperands];
 #pragma unroll
       for (int e = 0; e < kOperands; ++e) {
-        const int at = word * kOperands + e;
+        const int at = slice * kSliceUnits + word * kOperands + e;
         values[e] =
             at < NUM_UNITS ? ToFloat(first_h[b * all.state_stride + at]) : 0.0f;
         if (kHasPowers) values[e] *= ScaleOf(sequence_powers[row]);
@@ -229,26 +248,86 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     };
     // `multiply` multiplies this block's rows of the weights by numbers in
     // shared memory, and `read_sums` reads the sums for a thread's cell. The
-    // numbers have the sequences' powers or, if not, the power 1.
-    const auto multiply = [&](const char* numbers) {
+    // numbers have the sequences' powers or, if not, the power 1. Within a
+    // band, sums are sent, and `receive_sums` adds what was sent.
+    const auto store_sums = [&](int of_split, int n, int tile,
+                                const float* sums) {
+      float* const to = sums_of_block +
+                        (of_split * kRows + n * 8 + 2 * t) * kSumsPitch +
+                        tile * 16 + 2 * g;
+#pragma unroll
+      for (int column = 0; column < 2; ++column) {
+        StorePair(to + column * kSumsPitch, sums[column], sums[2 + column]);
+      }
+    };
+    // The tiles of a block's own units. A sender's chunks are those of lanes,
+    // [ROW_TILES][kOwnTiles][32].
+    constexpr int kOwnTiles = BLOCK_UNITS * SLOTS / 16;
+    constexpr int kChunks = kShape.forward_sums_chunks();
+    const auto multiply = [&](const char* numbers, int step) {
       Weights::Sums sums;
       weights.Multiply(held, numbers + first_pair * 64, kPitch, lane, sums);
 #pragma unroll
-      for (int n = 0; n < ROW_TILES; ++n) {
+      for (int i = 0; i < kTiles; ++i) {
+        const int tile = first_tile + i;
+        if (tile * 16 + 2 * g >= kShape.band_rows()) continue;
+        const int owner = kHasBands ? tile / kOwnTiles : slice;
+        const int own_tile = tile - owner * kOwnTiles;
+        const int sender = slice * SPLITS + split;
+        char* const place = ring_of_sums.PlaceOf(step, band * SLICES + owner) +
+                            (sender * kChunks + own_tile * 32 + lane) * 16;
 #pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
+        for (int n = 0; n < ROW_TILES; ++n) {
           float total[4];
           sums[n][i].Total(lane, total);
-          const int unit = (first_tile + i) * 4 + g / 2;
-          if (unit >= BLOCK_UNITS) continue;
-          float* const to = sums_of_block +
-                            (split * kRows + n * 8 + 2 * t) * kSumsPitch +
-                            unit * kProductSlots + g % 2 * 2;
+          if (!kHasBands) {
+            store_sums(split, n, own_tile, total);
+          } else {
+            Chunk chunk;
 #pragma unroll
-          for (int column = 0; column < 2; ++column) {
-            StorePair(to + column * kSumsPitch, total[column],
-                      total[2 + column]);
+            for (int j = 0; j < 4; ++j) {
+              chunk.word[j] = __float_as_uint(total[j]);
+            }
+            ring_of_sums.Mark(step, &chunk);
+            StoreForOthers(place + n * (kOwnTiles * 512), chunk);
           }
+        }
+      }
+    };
+    const auto receive_sums = [&](int step) {
+      constexpr int kSenders = SLICES * SPLITS;
+      constexpr int kOfThread = (kChunks + kThreads - 1) / kThreads;
+      constexpr int kMost = kSenders > 8 ? 1 : 8 / kSenders;
+      constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
+      const char* const place = ring_of_sums.PlaceOf(step, rank);
+      const auto is_there = [&](const Chunk& chunk) {
+        return ring_of_sums.HasMark(step, chunk);
+      };
+#pragma unroll 1
+      for (int first = thread; first < kChunks; first += kAtOnce * kThreads) {
+        const char* from[kAtOnce * kSenders];
+        Chunk chunks[kAtOnce * kSenders];
+#pragma unroll
+        for (int i = 0; i < kAtOnce * kSenders; ++i) {
+          const int at = first + i / kSenders * kThreads;
+          from[i] = at < kChunks ? place + (i % kSenders * kChunks + at) * 16
+                                 : nullptr;
+        }
+        Receive(from, is_there, chunks);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int at = first + i * kThreads;
+          float sums[4] = {};
+          if (at >= kChunks) continue;
+#pragma unroll
+          for (int sender = 0; sender < kSenders; ++sender) {
+            const Chunk sent = Unmarked(chunks[i * kSenders + sender]);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              sums[j] += __uint_as_float(sent.word[j]);
+            }
+          }
+          store_sums(0, at / (32 * kOwnTiles), at / 32 % kOwnTiles, sums);
         }
       }
     };
@@ -256,22 +335,22 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const Cell cell(round, thread);
       if (!cell.exists) return;
 #pragma unroll
-      for (int i = 0; i < SPLITS; ++i) {
-        const Chunk part = *reinterpret_cast<const Chunk*>(
-            sums_of_block + (i * kRows + cell.row) * kSumsPitch +
-            cell.unit * kProductSlots);
+      for (int i = 0; i < (kHasBands ? 1 : SPLITS); ++i) {
+        float part[SLOTS];
+        LoadSlots(sums_of_block + (i * kRows + cell.row) * kSumsPitch +
+                      cell.unit * SLOTS,
+                  part);
 #pragma unroll
-        for (int slot = 0; slot < kProductSlots; ++slot) {
-          of_cell[slot] += __uint_as_float(part.word[slot]);
-        }
+        for (int slot = 0; slot < SLOTS; ++slot) of_cell[slot] += part[slot];
       }
       if (!kHasPowers) return;
-      const Chunk of_rows = *reinterpret_cast<const Chunk*>(
-          row_powers + cell.unit * kProductSlots);
+      float of_rows[SLOTS];
+      LoadSlots(row_powers + (slice * BLOCK_UNITS + cell.unit) * SLOTS,
+                of_rows);
       const float of_sequence = has_powers ? sequence_powers[cell.row] : 1.0f;
 #pragma unroll
       for (int slot = 0; slot < kGates; ++slot) {
-        const float of_row = kOfProduct * __uint_as_float(of_rows.word[slot]);
+        const float of_row = kOfProduct * of_rows[slot];
         // With the smaller one first, only what is too large overflows.
         of_cell[slot] *= has_powers ? fminf(of_row, of_sequence) : of_row;
         if (has_powers) of_cell[slot] *= fmaxf(of_row, of_sequence);
@@ -286,12 +365,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         below.Store(step, sequence_powers, numbers);
         below.Load(step + 1);
         SynchronizeBlock();
-        multiply(numbers);
+        multiply(numbers, step);
         SynchronizeBlock();
 #pragma unroll
         for (int round = 0; round < kRounds; ++round) {
           if (step >= length[round]) continue;
-          float products[kProductSlots] = {};
+          float products[SLOTS] = {};
           read_sums(round, kKeepsPowers, products);
 #pragma unroll
           for (int gate = 0; gate < kGates; ++gate) {
@@ -322,6 +401,38 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     } else {
       SynchronizeBlock();
     }
+    // Receives the slice of h, of [kRows, all units]. Other rows than those of
+    // sequences stay zero.
+    const auto receive_h = [&](int step) {
+      constexpr int kOfRow = kSliceUnits / kLanes;
+      constexpr int kOfThread = (kRows * kOfRow + kThreads - 1) / kThreads;
+      // Beside the weights, the registers have room for this many chunks.
+      constexpr int kMost = kItems == 1 ? 4 : 8;
+      constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
+      const int end = Within(sequences.batch - first_row, kRows) * kOfRow;
+      const char* const place = ring.PlaceOf(step) + slice * (kOfRow * 16);
+#pragma unroll 1
+      for (int first = thread; first < end; first += kAtOnce * kThreads) {
+        const char* from[kAtOnce];
+        Chunk chunks[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int at = first + i * kThreads;
+          const int chunk =
+              kHasBands ? at / kOfRow * (SLICES * kOfRow) + at % kOfRow : at;
+          from[i] = at < end ? place + chunk * 16 : nullptr;
+        }
+        Receive(from, IsFull, chunks);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int at = first + i * kThreads;
+          if (at >= end) continue;
+          *reinterpret_cast<Chunk*>(states + at / kOfRow * kPitch +
+                                    at % kOfRow * 16) = chunks[i];
+        }
+      }
+      SynchronizeBlock();
+    };
 
     for (int step = 0; step < steps; ++step) {
       const int current = IS_CLUSTER ? step % 2 : 0, next = 1 - current;
@@ -358,44 +469,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         if (thread == 0) {
           ArmBarrier(barriers + current, kShape.forward_step_bytes());
         }
-      } else if (step > 0) {
-        // Receives all of h, [kRows, all units].
-        constexpr int kOfRow = kShape.all_units() / kLanes;
-        constexpr int kOfThread = (kRows * kOfRow + kThreads - 1) / kThreads;
-        // Beside the weights, the registers have room for this many chunks.
-        constexpr int kMost = kItems == 1 ? 4 : 8;
-        constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
-        const char* const place = ring.PlaceOf(step - 1);
-#pragma unroll 1
-        for (int first = thread; first < kRows * kOfRow;
-             first += kAtOnce * kThreads) {
-          const char* from[kAtOnce];
-          Chunk chunks[kAtOnce];
-#pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) {
-            const int at = first + i * kThreads;
-            from[i] = at < kRows * kOfRow ? place + at * 16 : nullptr;
-          }
-          Receive(from, ForwardRing::IsThere, chunks);
-#pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) {
-            const int at = first + i * kThreads;
-            if (at >= kRows * kOfRow) continue;
-            *reinterpret_cast<Chunk*>(states + at / kOfRow * kPitch +
-                                      at % kOfRow * 16) = chunks[i];
-          }
-        }
-        SynchronizeBlock();
       }
-
-      multiply(states + current * kRows * kPitch);
+      if (step > 0 && !IS_CLUSTER) receive_h(step - 1);
+      multiply(states + current * kRows * kPitch, step);
+      if constexpr (kHasBands) receive_sums(step);
       SynchronizeBlock();
 
       float gate_values[kRounds][kSlots], h_before[kRounds];
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
         const Cell cell(round, thread);
-        float of_cell[kProductSlots] = {};
+        float of_cell[SLOTS] = {};
         read_sums(round, kKeepsPowers || step == 0, of_cell);
         if (is_anew[round]) {
           h[round] = c[round] = 0.0f;
@@ -431,7 +515,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                 StoreToPeer(peers[i], to, barriers + next, chunk);
               }
             }
-          } else if (cell.exists && lane % kLanes == 0) {
+          } else if (cell.exists && lane % kLanes == 0 &&
+                     first_row + cell.row < sequences.batch) {
             ring.Send(step,
                       (cell.row * kShape.all_units() + rank * BLOCK_UNITS +
                        cell.unit) *
@@ -496,7 +581,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #endif
       }
     }
-    ring.EndShare(steps);
+    ring.EndShare(steps > 0 ? steps - 1 : 0);
+    ring_of_sums.EndShare(steps);
     first_row = FirstRowOf(++share);
   } while (!IS_CLUSTER && first_row < sequences.batch);
   // A block's shared memory must outlive its peers' stores to it.

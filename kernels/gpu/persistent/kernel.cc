@@ -40,6 +40,9 @@ std::string Describe(const KernelRequest& request, const Shape& shape,
          std::to_string(shape.team) + " blocks, " +
          std::to_string(shape.block_units) + " units and " +
          std::to_string(shape.warps) + " warps each, " +
+         (shape.has_bands()
+              ? "bands of " + std::to_string(shape.slices) + " blocks, "
+              : "") +
          std::to_string(shape.rows()) + " sequences, architecture " +
          std::to_string(limits.architecture);
 }

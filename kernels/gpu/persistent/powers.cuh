@@ -12,7 +12,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_POWERS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_POWERS_CUH_
 
-#include "common.cuh"
+#include "exchange.cuh"
 #include "scales.cuh"
 
 constexpr bool kHasPowers = PRODUCTS == Shape::kHalves;
@@ -111,6 +111,32 @@ static void FindPowers(const RowOf& row_of, float least, int thread,
       powers[i] = PowerOf(__float_as_uint(largest));
     }
   }
+}
+
+// Finds the powers of the rows of the weights that a block multiplies. Each
+// block of a band finds those of its own units' rows, and tells the others
+// through `memory`, in which all bits were set.
+template <typename RowOf>
+static void FindRowPowers(const RowOf& row_of, int band, int slice,
+                          char* memory, int thread, float* powers) {
+  constexpr int kOwnRows = BLOCK_UNITS * SLOTS, kChunks = kOwnRows / 4;
+  const auto own_row_of = [&](int i) { return row_of(slice * kOwnRows + i); };
+  FindPowers<kOwnRows>(own_row_of, 0.0f, thread, powers + slice * kOwnRows);
+  SynchronizeBlock();
+  if (!kHasBands) return;
+  Chunk* const chunks = reinterpret_cast<Chunk*>(powers);
+  char* const of_band = memory + band * (SLICES * kChunks * 16);
+  for (int i = thread; i < kChunks; i += kThreads) {
+    const int at = slice * kChunks + i;
+    StoreForOthers(of_band + at * 16, chunks[at]);
+  }
+  for (int i = thread; i < SLICES * kChunks; i += kThreads) {
+    const char* const from[1] = {of_band + i * 16};
+    Chunk sent[1];
+    Receive(from, IsFull, sent);
+    chunks[i] = sent[0];
+  }
+  SynchronizeBlock();
 }
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_POWERS_CUH_
