@@ -75,12 +75,10 @@ def check_program(executable: pathlib.Path) -> None:
     assert completed.stdout == "well\n"
 
 
-@pytest.mark.parametrize("program", ["numbers_in_cpu_kernels", "gradients_of_cells"])
-def test_arithmetic_holds(program, tmp_path):
-    """For all numbers, also NaN, whose bits overflow; and for all cells, and one that may come."""
+def test_arithmetic_holds(tmp_path):
+    """For all numbers, also NaN, whose bits overflow."""
     sanitize = ("-fsanitize=undefined", "-fno-sanitize-recover=all")
-    executable = compiled(tmp_path, program, [], *sanitize)
-    check_program(executable)
+    check_program(compiled(tmp_path, "numbers_in_cpu_kernels", [], *sanitize))
 
 
 def test_many_threads_share_the_work(tmp_path):

@@ -156,21 +156,6 @@ def test_locks(tmp_path, program, sources):
     output_of(*FIXED_ADDRESSES, executable, CUDNN_RNN_TF_KERNEL_CACHE="")
 
 
-@pytest.mark.slow
-def test_files_of_compiled_code_under_attack(tmp_path):
-    """Kills what writes them, damages them and fills their disk."""
-    sources = ["kernels/gpu/compiled_code_cache.cc"]
-    program = compiled(tmp_path, "caches_under_attack", sources)
-    folder = tmp_path / "caches"
-    folder.mkdir()
-    for what in ("kills", "damage", "full"):
-        assert set(json.loads(output_of(program, folder, what, "20", "1"))) == {"kernel code"}
-    # The program notices if something that was stored is missing.
-    next((folder / "code").iterdir()).unlink()
-    done = subprocess.run([program, folder, "kills", "20", "1"], capture_output=True, text=True)
-    assert done.returncode == 1 and "the code" in done.stdout
-
-
 STUBS = {
     "cudnn": "nvidia/cudnn/lib/libcudnn.so.9",
     "cublas": "nvidia/cublas/lib/libcublas.so.12",

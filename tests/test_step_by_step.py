@@ -100,34 +100,3 @@ def test_unknown_shapes(rnn_mode):
         results = function(arguments[0], lengths, *arguments[1:])
         for result, value in zip(results, (expected.outputs, *expected.states), strict=True):
             np.testing.assert_allclose(result, value, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
-def test_in_lite(rnn_mode):
-    """With a static batch size, it converts to TensorFlow Lite's own operations."""
-    config = RnnConfig(rnn_mode, 2, 3, 2, direction="bidirectional")
-    rng = np.random.default_rng(0)
-    params = rng.standard_normal(config.layout.size).astype("float32")
-    states = [tf.zeros(shape) for shape in config.state_shapes(2, time_major=False)]
-
-    @tf.function(input_signature=[tf.TensorSpec([2, 5, 2]), tf.TensorSpec([2], tf.int32)])
-    def function(inputs, lengths):
-        return step_by_step.forward(
-            config,
-            inputs,
-            states,
-            tf.constant(params),
-            sequence_lengths=lengths,
-            time_major=False,
-        )[0]
-
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()])
-    interpreter = tf.lite.Interpreter(model_content=converter.convert())
-    interpreter.allocate_tensors()
-    inputs = rng.standard_normal((2, 5, 2)).astype("float32")
-    for details in interpreter.get_input_details():
-        value = inputs if len(details["shape"]) == 3 else np.array([5, 3], np.int32)
-        interpreter.set_tensor(details["index"], value)
-    interpreter.invoke()
-    outputs = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
-    np.testing.assert_allclose(outputs, function(inputs, np.array([5, 3])), rtol=0, atol=1e-6)

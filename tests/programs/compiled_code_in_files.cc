@@ -1,7 +1,10 @@
 // Checks machine code in files: what was written is read, and nothing else is.
 //
 //   compiled_code_in_files FOLDER
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -71,6 +74,18 @@ int main(int, char** argv) {
     std::filesystem::resize_file(file, length);
     Check(!files.Read(key, &read), "a file that was cut off");
     files.Write(key, code);
+  }
+  for (int i = 0; i < 100; ++i) {
+    const pid_t child = fork();
+    for (char c = 'a'; child == 0; c = c == 'z' ? 'a' : c + 1) {
+      files.Write(key, std::string(size_t{100} << 10, c));
+    }
+    usleep(50 * i);
+    Check(kill(child, SIGKILL) == 0 && waitpid(child, nullptr, 0) == child,
+          "a process that writes is killed");
+    Check(files.Read(key, &read) &&
+              (read == code || read == std::string(size_t{100} << 10, read[0])),
+          "the file is whole, in its old form or its new one");
   }
   std::filesystem::remove(file);
   std::filesystem::create_directory(file);
