@@ -5,6 +5,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
 from layer_reference import make, normal, randomize
 
 import cudnn_rnn_tf as crnn
@@ -216,7 +217,7 @@ def test_in_models_and_files(tmp_path):
 def test_in_exports(tmp_path):
     inputs = normal(2, 6, SIZE)
     wrapper = WithResets(crnn.CudnnLSTM(1, 4, direction="bidirectional"))
-    model = keras.Sequential([keras.Input((6, SIZE)), wrapper])
+    model = keras.Sequential([keras.Input((6, SIZE), batch_size=2), wrapper])
     right = model(inputs).numpy()
     assert np.abs(right - wrapper.layer(inputs)).max() > 1e-3
     crnn.export_portable(model, tmp_path / "portable")
@@ -225,6 +226,10 @@ def test_in_exports(tmp_path):
     crnn.export_onnx(model, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     (result,) = session.run(None, {session.get_inputs()[0].name: inputs})
+    np.testing.assert_allclose(result, right, rtol=1e-4, atol=1e-5)
+    crnn.export_litert(model, tmp_path / "model.tflite")
+    run = Interpreter(str(tmp_path / "model.tflite"), num_threads=1).get_signature_runner()
+    (result,) = run(**dict.fromkeys(run.get_input_details(), inputs)).values()
     np.testing.assert_allclose(result, right, rtol=1e-4, atol=1e-5)
 
 

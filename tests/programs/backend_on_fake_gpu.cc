@@ -48,18 +48,18 @@ class FakeEngine : public Engine {
   bool is_replayable() const override { return true; }
   RnnStatus Forward(const Handles& handles,
                     const RnnForwardBuffers& all) const override {
-    return Run(handles,
-               {all.input, all.input_h, all.input_c, all.params, all.output,
-                all.output_h, all.output_c, all.reserve_space, all.workspace});
+    return Run(handles, {all.input, all.input_h, all.input_c, all.params,
+                         all.resets, all.output, all.output_h, all.output_c,
+                         all.reserve_space, all.workspace});
   }
   RnnStatus Backward(const Handles& handles,
                      const RnnBackwardBuffers& all) const override {
-    return Run(
-        handles,
-        {all.input, all.input_h, all.input_c, all.params, all.output,
-         all.output_backprop, all.output_h_backprop, all.output_c_backprop,
-         all.reserve_space, all.input_backprop, all.input_h_backprop,
-         all.input_c_backprop, all.params_backprop, all.workspace});
+    return Run(handles,
+               {all.input, all.input_h, all.input_c, all.params, all.resets,
+                all.output, all.output_backprop, all.output_h_backprop,
+                all.output_c_backprop, all.reserve_space, all.input_backprop,
+                all.input_h_backprop, all.input_c_backprop, all.params_backprop,
+                all.workspace});
   }
 
  private:
@@ -299,6 +299,7 @@ void CheckEngines() {
       static_cast<RnnAlgorithm>(Draw(0, kNames<RnnAlgorithm>.size() - 1));
   problem.is_training = Draw(0, 1) == 1;
   problem.has_sequence_lengths = Draw(0, 1) == 1;
+  problem.has_resets = Draw(0, 3) == 0;
   problem.spec.recurrent_dropout = Draw(0, 3) == 0 ? 0.5f : 0.0f;
   problem.spec.num_proj = Draw(0, 3) == 0 ? problem.spec.num_units : 0;
   has_steps = Draw(0, 1) == 1;
@@ -458,7 +459,8 @@ void CheckKeys() {
   char memory[400];
   int place = 0;
   for (const void** const buffer :
-       {&forward.input, &forward.input_h, &forward.input_c, &forward.params}) {
+       {&forward.input, &forward.input_h, &forward.input_c, &forward.params,
+        &forward.resets}) {
     *buffer = &memory[place++];
     check("what a forward pass reads");
   }
@@ -489,7 +491,7 @@ void CheckKeys() {
   check("passes");
   for (const void** const buffer :
        {&backward.input, &backward.input_h, &backward.input_c, &backward.params,
-        &backward.output, &backward.output_backprop,
+        &backward.resets, &backward.output, &backward.output_backprop,
         &backward.output_h_backprop, &backward.output_c_backprop}) {
     *buffer = &memory[place++];
     check("what a backward pass reads");

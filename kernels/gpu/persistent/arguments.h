@@ -235,7 +235,7 @@ struct Sequences {
   int batch, steps;
   int time_stride, batch_stride;
   // [rows], true where a segment of a sequence begins; null without resets.
-  const bool* resets;
+  const bool* resets = nullptr;
 };
 
 // Lengths that the host knows, as an argument of a kernel. An argument is
