@@ -120,7 +120,8 @@ float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
   const int of_team = candidate.division.shape.rows();
   const int teams = (request.batch_size + of_team - 1) / of_team;
   const Sequences sequences = {
-      nullptr, nullptr, request.batch_size, steps, request.batch_size, 1};
+      nullptr, nullptr, request.batch_size, steps, request.batch_size,
+      1,       nullptr};
   ForwardArguments forward = {};
   BackwardArguments backward = {};
   forward.sequences = backward.sequences = sequences;
