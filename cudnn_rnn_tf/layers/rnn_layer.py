@@ -398,10 +398,12 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             parts = cut(self._config, tf.convert_to_tensor(self.kernel))
         for index, part in enumerate(parts):
             shape = part.recurrent_kernel.shape
-            # Philox draws the same numbers on every device.
-            drawn = tf.random.stateless_uniform(shape, seed + [0, index], alg="philox")
+            # Philox draws the same integers on every device; XLA makes other floats of them.
+            options = {"minval": None, "maxval": None, "dtype": tf.int64, "alg": "philox"}
+            drawn = tf.random.stateless_uniform(shape, seed + [0, index], **options)
             scaled = part.recurrent_kernel / (1.0 - rate)
-            masked = tf.where(drawn < rate, tf.zeros_like(scaled), scaled)
+            is_dropped = drawn < int(rate * 2**64) - 2**63
+            masked = tf.where(is_dropped, tf.zeros_like(scaled), scaled)
             parts[index] = part._replace(recurrent_kernel=masked)
         return tf.cast(join(self._config, parts), self.compute_dtype)
 
