@@ -48,6 +48,8 @@ def _derived(kind: Any) -> type:
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
+        # It may be the user's own, and stands behind that of the drop-ins otherwise.
+        "call": kind.call,
         # Keras writes a layer's `__class__` to files.
         "__class__": property(lambda _: kind),
     }
