@@ -305,7 +305,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     };
     const auto receive_gates = [&](int turn) {
       constexpr int kAll = SLICES * kOfBlock;
-      constexpr int kOfRow = BLOCK_UNITS / kOperands, kAtOnce = 8;
+      constexpr int kOfRow = BLOCK_UNITS / kOperands;
+      constexpr int kOfThread = (kAll + kThreads - 1) / kThreads;
+      constexpr int kAtOnce = kOfThread < 8 ? kOfThread : 8;
       const char* const place =
           ring_of_gates.PlaceOf(turn) + band * SLICES * kGatesBytes;
 #pragma unroll 1

@@ -193,7 +193,10 @@ PassCost BackwardCost(const DeviceLimits& gpu, const Shape& shape) {
           CeilDiv(shape.backward_groups(), shape.backward_warp_groups()),
           HasMargin(gpu, shape)
               ? 48 + std::max(sums, ReceivingRegisters(shape)) +
-                    36 * Rounds(shape) + 4 * tiles + 4 * (shape.row_tiles - 1)
+                    36 * Rounds(shape) + 4 * tiles + 4 * (shape.row_tiles - 1) +
+                    (!shape.has_bands()       ? 0
+                     : gpu.architecture < 100 ? 16
+                                              : 48)
               : 48 + sums + 28 * Rounds(shape) + more,
           shape.is_cluster
               ? ClusterWait(gpu, shape, shape.backward_step_bytes())
