@@ -77,6 +77,7 @@ CONFIGS = [
     ("float64", RnnConfig("gru", 2, 40, 5, direction="bidirectional")),
     ("float64", RnnConfig("rnn_relu", 1, 7, 5)),
     ("float32", RnnConfig("gru_reset_before", 2, 40, 5, direction="bidirectional")),
+    ("float64", RnnConfig("lstm_peephole", 2, 40, 5, direction="bidirectional", cell_clip=0.5)),
     ("float32", RnnConfig("lstm", 2, 40, 5, direction="bidirectional", num_proj=9)),
     ("float16", RnnConfig("lstm", 2, 40, 5, num_proj=12, cell_clip=0.5)),
     ("float32", RnnConfig("lstm", 1, 24, 5, direction="bidirectional", cell_clip=0.5)),
@@ -115,12 +116,13 @@ def test_resets_before_the_product(dtype, direction):
 
 
 @pytest.mark.parametrize("algorithm", ["cudnn", "standard", "persist_static"])
-def test_no_algorithm_of_cudnns_resets_before_the_product(algorithm):
-    config = RnnConfig("gru_reset_before", 1, 8, 4)
+@pytest.mark.parametrize("rnn_mode", ["gru_reset_before", "lstm_peephole"])
+def test_cells_that_no_algorithm_of_cudnns_has(rnn_mode, algorithm):
+    config = RnnConfig(rnn_mode, 1, 8, 4)
     case = random_configs.Case(7900, config, 5, 3, True, True, None)
     data = random_configs.draw_data(case, "float32")
     with tf.device("GPU:0"):
-        with pytest.raises(tf.errors.UnimplementedError, match="rnn_mode gru_reset_before; auto"):
+        with pytest.raises(tf.errors.UnimplementedError, match=f"rnn_mode {rnn_mode}; auto"):
             random_configs.run_forward(ops.forward, case, data, algorithm=algorithm)
 
 
