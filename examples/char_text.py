@@ -1,4 +1,4 @@
-"""The text of the character model: where it comes from, its baselines and its batches."""
+"""The text of the character model: where it comes from, and its batches."""
 
 import collections
 import dataclasses
@@ -20,7 +20,7 @@ _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "encodings", "pyd
 
 
 class RunError(Exception):
-    """The run cannot go on, or missed its goal. The message is for the user."""
+    """The run cannot go on. The message is for the user."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,34 +109,6 @@ def make_corpus(text: str, batch_size: int, seq_len: int) -> Corpus:
     id_of = {char: index for index, char in enumerate(vocabulary)}
     ids = np.fromiter((id_of.get(char, 0) for char in text), np.int32, len(text))
     return Corpus(vocabulary, ids[:split], ids[split : split + held_out_size])
-
-
-def baseline_bits(corpus: Corpus) -> tuple[float, float]:
-    """Returns the bits per character that the simplest models need for the held-out part.
-
-    Both are counted on the training part: characters with one added to every count, and pairs
-    smoothed with one pseudo-count that is shared out as the single characters are.
-
-    Returns:
-        The cross entropies of the unigram and of the bigram model.
-    """
-    size = len(corpus.vocabulary)
-    singles = np.bincount(corpus.train, minlength=size) + 1.0
-    unigram = singles / singles.sum()
-    before, after = corpus.held_out[:-1], corpus.held_out[1:]
-    # With a large alphabet, there are more possible pairs than fit in memory, but few of them
-    # occur.
-    pairs, counts = np.unique(_pairs(corpus.train, size), return_counts=True)
-    wanted = _pairs(corpus.held_out, size)
-    places = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
-    seen = np.where(pairs[places] == wanted, counts[places], 0)
-    firsts = np.bincount(corpus.train[:-1], minlength=size)
-    bigram = (seen + unigram[after]) / (firsts[before] + 1.0)
-    return float(-np.log2(unigram[after]).mean()), float(-np.log2(bigram).mean())
-
-
-def _pairs(ids: np.ndarray, size: int) -> np.ndarray:
-    return ids[:-1].astype(np.int64) * size + ids[1:]
 
 
 def stream_batches(
