@@ -67,11 +67,7 @@ print("done on GPU")
 def _networks(algorithm: str, lengths: bool = True) -> str:
     """The networks that a part runs, as JSON."""
     call: dict[str, Any] = {"algorithm": algorithm}
-    if algorithm == "resident":
-        call["is_training"] = False
-        cells = [(mode, 2, 64, dtype) for mode in ("lstm", "gru") for dtype in ("float32", "half")]
-        cells.append(("gru", 1, 2560, "float32"))  # Its kernel fetches some weights at each step.
-    elif algorithm == "persistent":
+    if algorithm == "persistent":
         # The teams of the first are clusters; the data of the third go round in rings.
         cells = [("lstm", 2, 48, "bfloat16"), ("gru", 1, 40, "float32"), ("lstm", 1, 720, "half")]
     else:
@@ -83,7 +79,7 @@ def _networks(algorithm: str, lengths: bool = True) -> str:
             call,
             dtype,
             40 if units == 720 else 6,
-            lengths and algorithm != "resident",
+            lengths,
         )
         for mode, layers, units, dtype in cells
     ]
@@ -192,7 +188,6 @@ def _versions() -> dict[str, str]:
 ABOUT = {
     "tests": "The tests that need a GPU.",
     "cudnn": "Small networks by cuDNN. `torch.nn.LSTM` ran for comparison, with full length.",
-    "resident": "Small networks by [`resident`](../../docs/internals/cudnn.md#resident-weights).",
     "persistent": "Small networks by [persistent kernels](../../docs/internals/gpu_kernels.md).",
 }
 

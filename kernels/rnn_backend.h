@@ -35,10 +35,10 @@ struct [[nodiscard]] RnnStatus {
 };
 
 // What the caller wishes to run a network on a GPU; a CPU ignores it.
-// `standard` and the `persist_static` ones are algorithms of cuDNN. `resident`,
-// for inference with a few sequences, and `persistent` are kernels of this
-// package. `auto` lets the backend choose among all of these, `cudnn` among
-// those of cuDNN.
+// `standard` and the `persist_static` ones are algorithms of cuDNN,
+// `persistent` stands for this package's kernels. `auto` lets the backend
+// choose among all of these, `cudnn` among those of cuDNN. Stored graphs may
+// say `resident`, kernels that there are no longer: it means what `auto` does.
 enum class RnnAlgorithm {
   kAuto,
   kStandard,
@@ -66,10 +66,6 @@ struct RnnProblem {
   // for a backward pass.
   bool is_training = true;
   RnnAlgorithm algorithm = RnnAlgorithm::kAuto;
-  // True if the parameters and the initial hidden states begin at multiples of
-  // kAlignment bytes, as nearly all tensors do.
-  bool is_aligned = true;
-  static constexpr size_t kAlignment = 16;
 
   bool has_dropout_between_layers() const {
     return is_training && spec.dropout > 0.0f && spec.num_layers > 1;
@@ -85,7 +81,7 @@ template <typename Problem, typename Visit>
 std::enable_if_t<std::is_same_v<std::decay_t<Problem>, RnnProblem>> VisitFields(
     Problem& problem, Visit& visit) {
   auto& [spec, dtype, max_time, batch_size, time_major, has_sequence_lengths,
-         has_resets, is_training, algorithm, is_aligned] = problem;
+         has_resets, is_training, algorithm] = problem;
   VisitFields(spec, [&](const char*, AttrOf, auto& field) { visit(field); });
   visit(dtype);
   visit(max_time);
@@ -95,7 +91,6 @@ std::enable_if_t<std::is_same_v<std::decay_t<Problem>, RnnProblem>> VisitFields(
   visit(has_resets);
   visit(is_training);
   visit(algorithm);
-  visit(is_aligned);
 }
 
 // Appends the bytes of the fields that it visits to a key.

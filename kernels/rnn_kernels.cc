@@ -124,11 +124,6 @@ class ForwardOp : public RnnOp {
                                           return context->input(i).shape();
                                         }));
     run.problem.algorithm = algorithm_;
-    for (const int input : {kInputH, kParams}) {
-      const auto address =
-          reinterpret_cast<uintptr_t>(DataOf(context->input(input)));
-      if (address % RnnProblem::kAlignment != 0) run.problem.is_aligned = false;
-    }
     const std::unique_ptr<RnnBackend> backend =
         MakeBackend<Device>(context, KeptPacked(context->input(kParams), run));
     std::shared_ptr<const RnnPlan> plan;

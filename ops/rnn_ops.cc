@@ -209,10 +209,10 @@ recurrent_dropout: The rate at which numbers of the hidden states are dropped
   before the recurrent matrices multiply them, in training only. Each gate of each
   pseudo-layer has a mask of its own, [batch, P], which stays the same in all
   steps. GPUs run it by the algorithm persistent only.
-algorithm: What runs the network on a GPU. persistent and resident are kernels of
-  this package, the latter for inference only; standard, persist_static and
-  persist_static_small_h are algorithms of cuDNN's; cudnn is one of
-  these by a rule; auto is what a rule takes for the fastest of all. A CPU ignores
+algorithm: What runs the network on a GPU. persistent stands for this package's
+  kernels; standard, persist_static and persist_static_small_h are algorithms of
+  cuDNN's; cudnn is one of these by a rule; auto is what a rule takes for the
+  fastest of all, and so is resident, in graphs of earlier versions. A CPU ignores
   it.
 may_keep_params: Whether a CPU may keep params, rearranged, for later calls with
   the same tensor with the same numbers, if not is_training. It must be false if

@@ -11,7 +11,6 @@ import pytest
 from cxx import COMPILER, GPU_BACKEND, ROOT, compiled, objects_of
 from sanitize import FIXED_ADDRESSES
 
-RESIDENT_KERNEL = ["kernels/gpu/resident/kernel.cc", "kernels/rnn_spec.cc", *COMPILER]
 GRAPHS = [f"kernels/gpu/{name}.cc" for name in ("graph", "graph_cache", "recording")]
 NETWORK = ["kernels/param_layout.cc", "kernels/rnn_spec.cc"]
 
@@ -28,7 +27,6 @@ def output_of(*command: str | pathlib.Path, **environment: str) -> str:
     ("program", "seeds", "sources"),
     [
         ("graphs_on_fake_driver", 12, GRAPHS),
-        ("resident_kernel_on_fake_gpu", 250, RESIDENT_KERNEL),
         (
             "backend_on_fake_gpu",
             300,
@@ -99,7 +97,6 @@ def test_calls_of_warm_passes(tmp_path):
         8,
         pytest.param(40, marks=pytest.mark.slow),
         pytest.param(400, marks=[pytest.mark.slow, pytest.mark.thorough]),
-        pytest.param("resident", marks=pytest.mark.slow),
     ],
 )
 def test_persistent_kernels_compile_for_all_gpus(tmp_path, count):
@@ -109,10 +106,10 @@ def test_persistent_kernels_compile_for_all_gpus(tmp_path, count):
     """
     nvrtc = pytest.importorskip("nvidia.cuda_nvrtc")
     (library,) = pathlib.Path(nvrtc.__path__[0], "lib").glob("libnvrtc.so.*")
-    sources = [*RESIDENT_KERNEL, "kernels/gpu/persistent/division.cc"]
+    sources = ["kernels/rnn_spec.cc", *COMPILER, "kernels/gpu/persistent/division.cc"]
     executable = compiled(tmp_path, "compile_persistent_kernels", sources)
-    counts = r"(\d+) of \1" if count == "resident" else rf"{count} of \d+"
-    assert re.fullmatch(rf"{counts} kernels compiled\n", output_of(executable, library, str(count)))
+    compiled_all = rf"{count} of \d+ kernels compiled\n"
+    assert re.fullmatch(compiled_all, output_of(executable, library, str(count)))
 
 
 def test_kernels_on_fake_gpus(tmp_path):

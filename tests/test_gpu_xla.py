@@ -149,7 +149,7 @@ def test_passes_of_cudnn_agree_with_the_reference(case, dtype, algorithm):
     assert not random_configs.beyond_tolerance(case, results, expected, dtype, rounds_factors)
 
 
-@pytest.mark.parametrize("algorithm", ["resident", "standard"])
+@pytest.mark.parametrize("algorithm", ["auto", "standard"])
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_inference_of_named_algorithms(algorithm, batch_size):
     layer = crnn.CudnnLSTM(2, 64, algorithm=algorithm, dtype="float16")

@@ -3,7 +3,7 @@
 Results are compared with `reference`.
 
 The fake GPU runs the package's kernels and takes its memory from the host. Plain loops take the
-place of cuBLAS and of the algorithm `resident`, and its cuDNN runs the kernels of single steps.
+place of cuBLAS, and its cuDNN runs the kernels of single steps.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("step_kernels")
 MODES = ["lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before", "lstm_peephole"]
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 DIRECTIONS = ["unidirectional", "bidirectional"]
-ENGINES = ["steps", "cudnn", "resident"]
+ENGINES = ["steps", "cudnn"]
 BIAS_MODES = ["none", "single_input", "single_recurrent", "double"]
 # The largest root mean squares of errors, of outputs and states, and of gradients: a step rounds
 # the states that it hands to the next one, and those gradients that products read.
@@ -41,7 +41,6 @@ def network(tmp_path_factory) -> ctypes.CDLL:
         ),
         *(f"kernels/gpu/cudnn/{name}.cc" for name in ("network", "description")),
         *(f"kernels/gpu/{name}.cc" for name in "device_limits product time_major".split()),
-        "kernels/gpu/resident/network.cc",
         "kernels/rnn_backend.cc",
         *("kernels/param_layout.cc", "kernels/rnn_spec.cc"),
     ]
@@ -417,37 +416,6 @@ def test_another_layout_of_cudnn_is_an_error(other_layout, named, network, kerne
         run(network, kernels(case.config.rnn_mode, "float32"), case, data, "float32", **options)
 
 
-def of_resident(case: random_configs.Case, dtype: str) -> random_configs.Case:
-    """Returns a case that `resident` runs, in inference, with aligned states."""
-    unit = 4 if dtype == "float32" else 8
-    config = dataclasses.replace(
-        *(case.config,),
-        **{"num_proj": 0, "cell_clip": 0.0, "recurrent_dropout": 0.0, "input_mode": "linear_input"},
-        num_units=unit * (1 + case.index % 4),
-    )
-    return dataclasses.replace(
-        case, config=config, is_training=False, sequence_lengths=None, batch_size=1 + case.index % 8
-    )
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("case", random_configs.mostly_slow(OF_CUDNN), ids=str)
-def test_resident_agrees_with_the_reference(case, dtype, network, kernels):
-    case = of_resident(case, dtype)
-    check_resident(case, dtype, network, kernels)
-
-
-def check_resident(case, dtype, network, kernels, **options) -> None:
-    data = random_configs.draw_data(case, dtype)
-    options |= {"allow_tf32": case.index % 2 == 0, "engine": "resident"}
-    library = kernels(case.config.rnn_mode, dtype)
-    results = run(network, library, case, data, dtype, **options)
-    expected = random_configs.run_reference(case, data)[1]
-    tolerance = TOLERANCE.get(dtype, (1e-5,))[0]
-    for name, error in of_passes(case, random_configs.rms_errors(results, expected)).items():
-        assert error <= tolerance, (name, error)
-
-
 @pytest.mark.parametrize("units", [1, 3, 4, 7, 8, 64])
 def test_persistent_kernels_count_the_padding_in_an_int(units, network):
     """A block has up to seven units more than the layer, and counts four slots of each."""
@@ -458,44 +426,6 @@ def test_persistent_kernels_count_the_padding_in_an_int(units, network):
 
     assert b"as many steps" in error(steps)
     assert error(steps // 4) == b""
-
-
-@pytest.mark.slow
-def test_resident_runs_in_parts(network, kernels):
-    """Products of so many steps take more than their share of the memory, several times."""
-    config = of_resident(CASES[0], "float32").config
-    config = dataclasses.replace(
-        *(config,),
-        rnn_mode="lstm",
-        num_layers=1,
-        num_units=8,
-        input_size=1,
-        direction=DIRECTIONS[1],
-    )
-    case = random_configs.Case(9000, config, 8300, 64, True, False, None)
-    check_resident(case, "float32", network, kernels)
-
-
-@pytest.mark.parametrize(
-    ("message", "config", "changes"),
-    [
-        ("training", {}, {"is_training": True}),
-        ("sequence lengths", {}, {"sequence_lengths": (1,)}),
-        ("projections", {"rnn_mode": "lstm", "num_proj": 1}, {}),
-        ("skip_input", {"input_mode": "skip_input", "input_size": 4}, {}),
-        ("cell clipping", {"rnn_mode": "lstm", "cell_clip": 1.0}, {}),
-        ("rnn_mode gru_reset_before", {"rnn_mode": "gru_reset_before"}, {}),
-        ("rnn_mode lstm_peephole", {"rnn_mode": "lstm_peephole"}, {}),
-        ("multiples of 16 bytes", {"num_units": 3}, {}),
-    ],
-)
-def test_what_resident_cannot_run_is_an_error(message, config, changes, network, kernels):
-    case = of_resident(CASES[0], "float32")
-    config = dataclasses.replace(case.config, **{"num_units": 4, "num_layers": 3} | config)
-    case = dataclasses.replace(case, config=config, batch_size=1, **changes)
-    data = random_configs.draw_data(case, "float32")
-    with pytest.raises(NotImplementedError, match=message):
-        run(network, kernels("gru", "float32"), case, data, "float32", engine="resident")
 
 
 def test_what_cannot_run_is_an_error(network, kernels):

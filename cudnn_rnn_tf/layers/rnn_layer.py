@@ -73,11 +73,10 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             size must be static.
         time_major: whether inputs, outputs, masks and states have time (states: L * D) before
             batch.
-        algorithm: on a GPU, what runs the network: "persistent" or, for inference alone,
-            "resident", which are this package's kernels; "cudnn", or one of cuDNN's algorithms by
-            name ("standard", "persist_static", "persist_static_small_h"); or, for what a rule
-            takes for the fastest, "auto". Where the one that is named cannot run a network, calls
-            raise `tf.errors.UnimplementedError`.
+        algorithm: on a GPU, what runs the network: "persistent", this package's kernels; "cudnn",
+            or one of cuDNN's algorithms by name ("standard", "persist_static",
+            "persist_static_small_h"); or, for what a rule takes for the fastest, "auto". Where the
+            one that is named cannot run a network, calls raise `tf.errors.UnimplementedError`.
         kernel_regularizer: of the input-side matrices, stacked as in Keras: [fan_in, G * H] per
             pseudo-layer.
         recurrent_regularizer: likewise of the recurrent matrices and projections.

@@ -21,7 +21,7 @@ substitutes_for_formats: dict[str, Callable[..., Any]] = {}
 # The values that `algorithm` may have.
 ALGORITHMS = (
     *("auto", "standard", "persist_static", "persist_static_small_h"),
-    *("resident", "persistent", "cudnn"),
+    *("persistent", "cudnn"),
 )
 
 
@@ -194,8 +194,8 @@ def forward(
         is_training: whether dropout acts, recurrent dropout included. Gradients work either
             way; out of training they cost one more forward pass.
         algorithm: on a GPU, which algorithm to use, one of `ALGORITHMS`: cuDNN's, of which "cudnn"
-            takes one by a rule; this package's own, "persistent" and, for inference alone,
-            "resident"; "auto" for what a rule takes for the fastest.
+            takes one by a rule; this package's own, "persistent"; "auto" for what a rule takes
+            for the fastest.
         may_keep_params: whether a CPU may keep the params, rearranged, for later calls with the
             same tensor in inference; for reference variables of TensorFlow 1, it must be false.
         name: name of the op.

@@ -66,13 +66,12 @@ def _backward(
             # An inference pass keeps nothing for its gradient, so that it is cheap if no gradient
             # follows. If one does, the pass runs again, still without dropout.
             run_attrs["dropout"] = run_attrs["recurrent_dropout"] = 0.0
-            algorithm = attrs["algorithm"]
             outputs = raw_ops.cudnn_rnn_tf_forward(
                 *inputs[:5],
                 seeds,
                 resets,
                 is_training=True,
-                algorithm="standard" if algorithm == "resident" else algorithm,
+                algorithm=attrs["algorithm"],
                 **run_attrs,
             )
         *states, reserve_space = outputs

@@ -341,7 +341,6 @@ RnnStatus CpuBackend::Plan(const RnnProblem& given, int /*choice*/,
   static NeverDestroyed<PlanCache> plans;
   RnnProblem problem = given;
   problem.algorithm = RnnAlgorithm::kAuto;
-  problem.is_aligned = true;
   if (problem.has_sequence_lengths && lengths != nullptr) {
     const RnnStatus status = CheckLengths(&problem, lengths);
     if (!status.ok()) return status;

@@ -13,13 +13,9 @@ constexpr GpuChoice kChoices[] = {
     {GpuEngine::kCudnn, CudnnAlgorithm::kStandard},
     {GpuEngine::kCudnn, CudnnAlgorithm::kPersistStatic},
     {GpuEngine::kCudnn, CudnnAlgorithm::kPersistStaticSmallH},
-    {GpuEngine::kResident},
     {GpuEngine::kKernels},
     {GpuEngine::kKernels, CudnnAlgorithm::kStandard, /*is_stack=*/true},
     {GpuEngine::kSteps}};
-
-// `resident` multiplies its weights by so many sequences at most.
-constexpr int64_t kMostOfResident = 8;
 
 // cuDNN's persist_static is faster than its standard, and than the persistent
 // kernels, in inference of some LSTMs in float16. On H100s and H200s, a step of
@@ -82,12 +78,6 @@ const TypeCost& CostsOf(const RnnProblem& problem, bool allow_tf32,
              : kHalf;
 }
 
-// Tells whether `resident` has a kernel for as many units.
-bool MayBeResident(const RnnProblem& problem) {
-  const int64_t multiple = problem.dtype == RnnDataType::kFloat32 ? 16 : 32;
-  return problem.spec.num_units % multiple == 0;
-}
-
 }  // namespace
 
 bool HasHalvedSteps(const RnnProblem& problem, bool allow_tf32,
@@ -112,9 +102,7 @@ bool MayBeSteps(const RnnProblem& problem, bool allow_tf32,
       problem.spec.num_proj == problem.spec.num_units) {
     return true;
   }
-  const bool is_for_resident =
-      !problem.is_training && problem.batch_size <= kMostOfResident;
-  return HasHalvedSteps(problem, allow_tf32, gpu) && !is_for_resident &&
+  return HasHalvedSteps(problem, allow_tf32, gpu) &&
          CyclesOfSteps(problem, gpu) < CyclesOfCudnn(problem, allow_tf32, gpu);
 }
 
@@ -183,12 +171,12 @@ bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
   if (problem.has_sequence_lengths || problem.has_resets) {
     return cycles > std::min(most, (problem.is_training ? 2 : 1) * 50e3);
   }
-  // `resident` and persist_static are for one or two sequences.
+  // persist_static is for one or two sequences.
   const bool is_in_cudnn = problem.spec.kind().is_in_cudnn();
   if (is_in_cudnn && !problem.is_training && problem.batch_size <= 2 &&
       cycles > 3e3 &&
-      (MayBeResident(problem) || CudnnAlgorithmFor(problem, allow_tf32) ==
-                                     CudnnAlgorithm::kPersistStatic)) {
+      CudnnAlgorithmFor(problem, allow_tf32) ==
+          CudnnAlgorithm::kPersistStatic) {
     return true;
   }
   if (is_in_cudnn && problem.is_training &&
@@ -223,10 +211,12 @@ CudnnAlgorithm CudnnAlgorithmFor(const RnnProblem& problem, bool allow_tf32) {
 RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
                   const DeviceLimits& gpu, const KernelEstimate& kernels,
                   std::vector<GpuChoice>* choices) {
-  const RnnAlgorithm wish = problem.algorithm;
+  const RnnAlgorithm wish = problem.algorithm == RnnAlgorithm::kResident
+                                ? RnnAlgorithm::kAuto
+                                : problem.algorithm;
   // With recurrent dropout, each gate's recurrent matrix reads h through a mask
-  // of its own, but cuDNN multiplies all gates' matrices by the same h. It and
-  // `resident` also lack resets and some kinds of cells.
+  // of its own, but cuDNN multiplies all gates' matrices by the same h. It also
+  // lacks resets and some kinds of cells.
   const bool drops = problem.has_recurrent_dropout();
   const bool is_ours =
       drops || problem.has_resets || !problem.spec.kind().is_in_cudnn();
@@ -262,9 +252,6 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
     choices->push_back({GpuEngine::kCudnn, algorithm});
   };
   switch (wish) {
-    case RnnAlgorithm::kResident:
-      choices->push_back({GpuEngine::kResident});
-      return {};
     case RnnAlgorithm::kStandard:
       add_cudnn(CudnnAlgorithm::kStandard);
       return {};
@@ -275,16 +262,7 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
       add_cudnn(CudnnAlgorithm::kPersistStaticSmallH);
       return {};
     case RnnAlgorithm::kAuto:
-      if (problem.is_training || problem.has_sequence_lengths ||
-          problem.batch_size > kMostOfResident) {
-        break;
-      }
-      if (!problem.is_aligned) {
-        add_cudnn(CudnnAlgorithm::kStandard);
-        return {};
-      }
-      choices->push_back({GpuEngine::kResident});
-      break;
+    case RnnAlgorithm::kResident:
     case RnnAlgorithm::kPersistent:
     case RnnAlgorithm::kCudnn:
       break;
@@ -300,8 +278,6 @@ RnnAlgorithm WishOf(const GpuChoice& choice) {
     case GpuEngine::kKernels:
     case GpuEngine::kSteps:
       return RnnAlgorithm::kPersistent;
-    case GpuEngine::kResident:
-      return RnnAlgorithm::kResident;
     case GpuEngine::kCudnn:
       break;
   }

@@ -10,9 +10,9 @@
 
 namespace cudnn_rnn_tf {
 
-// What can run a network: the persistent kernels, kernels of single steps and
-// the kernel `resident`, which are this package's, and cuDNN.
-enum class GpuEngine { kKernels, kSteps, kResident, kCudnn };
+// What can run a network: the persistent kernels and kernels of single steps,
+// which are this package's, and cuDNN.
+enum class GpuEngine { kKernels, kSteps, kCudnn };
 enum class CudnnAlgorithm { kStandard, kPersistStatic, kPersistStaticSmallH };
 
 struct GpuChoice {
@@ -51,9 +51,7 @@ struct KernelEstimate {
 //   auto                 the same, unless cuDNN is likely to be faster. It runs
 //                        sequences of full length that the persistent kernels
 //                        cannot run, large layers of large batches of them,
-//                        and inference of a few of them, for which it may use
-//                        `resident`
-//   resident             `resident`
+//                        and inference of one or two of them
 //   all others           cuDNN
 // If lengths differ, cuDNN runs only where it is named or where our own kernels
 // cannot be had: it reads lengths in host memory, for which the host waits in

@@ -114,8 +114,7 @@ RnnStatus ReadLimitsOf(CUdevice device, DeviceLimits* limits) {
         {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
          &limits->shared_bytes},
         {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR,
-         &limits->registers},
-        {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, &limits->l2_bytes}}) {
+         &limits->registers}}) {
     CRNN_RETURN_IF_ERROR(
         CudaStatus(Gpu().cuda.cuDeviceGetAttribute(value, attribute, device),
                    "read a device's attributes"));

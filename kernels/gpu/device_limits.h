@@ -17,7 +17,6 @@ struct DeviceLimits {
   int shared_bytes;     // The most shared memory of a block.
   int registers;        // Of a multiprocessor.
   int largest_cluster;  // The most blocks of a cluster; 1 without clusters.
-  int l2_bytes = 0;     // The L2 cache, which is always the GPU's own.
 };
 
 // GPUs by the names that people know them by.

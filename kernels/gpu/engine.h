@@ -69,15 +69,6 @@ RnnStatus CreateCudnnNetwork(const RnnProblem& problem,
                              cudnnHandle_t cudnn,
                              std::unique_ptr<const Engine>* network);
 
-// Makes a network that runs inference with `resident` and cuBLAS, without
-// cuDNN. For each layer, one matrix product computes the input side of as many
-// steps as the workspace has room for, and then the kernel runs these steps.
-// The status says why if the kernel cannot run the problem. In float32,
-// `allow_tf32` decides how the input side is multiplied; the recurrent side is
-// always multiplied in full float32.
-RnnStatus CreateResidentNetwork(const RnnProblem& problem, bool allow_tf32,
-                                std::unique_ptr<const Engine>* network);
-
 }  // namespace cudnn_rnn_tf
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_ENGINE_H_

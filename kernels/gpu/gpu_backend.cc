@@ -81,10 +81,7 @@ Session* GpuBackend::session() {
 RnnStatus GpuBackend::Find(const RnnProblem& problem, int choice,
                            std::shared_ptr<const RnnPlan>* plan) {
   RnnProblem known = problem;
-  if (choice != 0) {
-    known.algorithm = RnnAlgorithm::kAuto;
-    known.is_aligned = true;
-  }
+  if (choice != 0) known.algorithm = RnnAlgorithm::kAuto;
   const auto key_of = [&](int number) {
     std::string key = KeyOf(known);
     key.push_back(static_cast<char>(options_.allow_tf32));
@@ -100,7 +97,6 @@ RnnStatus GpuBackend::Find(const RnnProblem& problem, int choice,
     if (made.plan != nullptr && choice == 0) {
       // A backward pass and XLA ask for the plan by its choice.
       known.algorithm = RnnAlgorithm::kAuto;
-      known.is_aligned = true;
       plans.Keep(key_of(made.plan->choice), {{}, made.plan, false});
     }
   }
@@ -191,9 +187,7 @@ bool GpuBackend::Replay(const GpuPlan& plan, const Buffers& buffers,
   // cuDNN enqueues into streams of its own. Once a process has done so in two
   // streams, every node of every graph takes 0.18 µs longer until it ends, so
   // cuDNN's passes run as graphs from the beginning.
-  if (!plan.is_ours() || plan.chosen.engine == GpuEngine::kResident) {
-    pass.captured_use = 1;
-  }
+  if (!plan.is_ours()) pass.captured_use = 1;
   pass.record = [&](const Graph::Addresses& addresses, Recording* recording) {
     Handles handles;
     CRNN_RETURN_IF_ERROR(session_->MakeCaptureHandles(&handles));

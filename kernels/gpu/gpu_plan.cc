@@ -41,8 +41,6 @@ struct Making {
       case GpuEngine::kSteps:
         return persistent::Network::CreateOfSteps(problem, allow_tf32(),
                                                   engine);
-      case GpuEngine::kResident:
-        return CreateResidentNetwork(problem, options.allow_tf32, engine);
       case GpuEngine::kCudnn:
         break;
     }

@@ -18,7 +18,7 @@ STRINGS = {
     "direction": ("unidirectional", "bidirectional", "", "both", "\n"),
     "bias_mode": ("none", "single_input", "single_recurrent", "double", "", "two"),
     "owner": ("", "layer 'a'", "\n%s{}", "\0", "x" * 10000),
-    "algorithm": ("auto", "standard", "persist_static", "resident", "", "fast"),
+    "algorithm": ("auto", "standard", "persist_static", "", "fast"),
 }
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 

@@ -111,10 +111,6 @@ RnnStatus CreateCudnnNetwork(const RnnProblem&, CudnnAlgorithm algorithm, bool,
   Check(stream_of.count(cudnn) == 1, "a handle that describes");
   return MakeFake({GpuEngine::kCudnn, algorithm}, network);
 }
-RnnStatus CreateResidentNetwork(const RnnProblem&, bool,
-                                std::unique_ptr<const Engine>* network) {
-  return MakeFake({GpuEngine::kResident}, network);
-}
 
 // These take the place of recording.cc and graph_cache.cc.
 RnnStatus Recording::Make(CUstream stream,
@@ -255,10 +251,7 @@ void CheckChoices(unsigned seed) {
   problem.batch_size = Draw(1, 16);
   problem.spec.num_units = 5;
   problem.is_training = Draw(0, 1) == 1;
-  // The algorithm resident does not train.
-  const int most = problem.is_training ? 3 : 4;
-  problem.algorithm = static_cast<RnnAlgorithm>(Draw(0, 1) * Draw(1, most));
-  problem.is_aligned = Draw(0, 3) > 0;
+  problem.algorithm = static_cast<RnnAlgorithm>(Draw(0, 1) * Draw(1, 4));
   std::vector<GpuChoice> choices;
   Check(Choices(problem, /*allow_tf32=*/true, device_limits, {}, &choices).ok(),
         "choices");

@@ -235,7 +235,7 @@ void CheckFailures(RnnProblem problem) {
 
 int main() {
   using namespace cudnn_rnn_tf;  // NOLINT: the program's own.
-  has_resident_libraries = true;
+  has_kernel_libraries = true;
   RnnProblem problem;
   problem.spec.num_units = 256;
   problem.spec.input_size = 128;

@@ -2,10 +2,8 @@
 // GPUs of all architectures, in the divisions that the model chooses.
 //
 //   compile_persistent_kernels NVRTC_LIBRARY COUNT
-//   compile_persistent_kernels NVRTC_LIBRARY resident
 //
-// compiles COUNT kernels, drawn evenly from all, or all of them if COUNT is 0,
-// or some kernels of the algorithm resident.
+// compiles COUNT kernels, drawn evenly from all, or all of them if COUNT is 0.
 // It is a failure if the compiler moves more than a few words of a thread from
 // registers to memory, where each step of a kernel would fetch them.
 #include <dlfcn.h>
@@ -23,7 +21,6 @@
 
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/persistent/division.h"
-#include "kernels/gpu/resident/kernel.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
@@ -67,10 +64,8 @@ struct Job {
 // A thread may have as many bytes in memory. Some of the kernels that are the
 // fastest on an H200 have, among them TF32's backward pass of 768 units with
 // 120. In float32 without TF32, an RTX 50's kernels of 384 to 768 units have up
-// to 216. Those of `resident` have up to 288, where a GPU has hardly enough
-// room for a layer.
-constexpr int kMostSpilled = 128, kMostSpilledByExact = 224,
-              kMostSpilledByResident = 288;
+// to 216.
+constexpr int kMostSpilled = 128, kMostSpilledByExact = 224;
 
 void AddJob(const std::string& file, const NamedGpu& gpu,
             const std::string& architecture,
@@ -163,34 +158,6 @@ std::vector<Job> AllJobs() {
   return jobs;
 }
 
-// Some layers have all weights on the chip, some have a part of them in the L2
-// cache, and some in memory. A smaller GPU has no room for some.
-std::vector<Job> ResidentJobs() {
-  std::vector<Job> jobs;
-  for (NamedGpu gpu : kKnownGpus) {
-    gpu.limits.l2_bytes = 40 << 20;
-    for (const ResidentRequest& request :
-         {ResidentRequest{RnnMode::kLstm, RnnDataType::kFloat32, 96, 3},
-          {RnnMode::kGru, RnnDataType::kFloat32, 2816, 1},
-          {RnnMode::kRnnTanh, RnnDataType::kFloat32, 2048, 4},
-          {RnnMode::kGru, RnnDataType::kFloat16, 2816, 1},
-          {RnnMode::kRnnRelu, RnnDataType::kFloat16, 512, 8},
-          {RnnMode::kLstm, RnnDataType::kBfloat16, 2048, 8}}) {
-      std::string architecture;
-      ResidentShape shape;
-      Check(NameArchitecture(gpu.limits.architecture, /*is_imitated=*/false,
-                             &architecture)
-                .ok(),
-            "an architecture");
-      if (PlaceResident(request, gpu.limits, &shape).ok()) {
-        AddJob("resident.cu", gpu, architecture, ResidentMacros(request, shape),
-               &jobs);
-      }
-    }
-  }
-  return jobs;
-}
-
 // Returns what is wrong with a kernel; empty if nothing is.
 std::string Compile(const Job& job) {
   std::string code, log;
@@ -202,9 +169,7 @@ std::string Compile(const Job& job) {
   const size_t number = log.rfind(' ', report - 1);
   const bool is_exact = std::find(job.options.begin(), job.options.end(),
                                   "-DPRODUCTS=2") != job.options.end();
-  const int most = job.file == "resident.cu" ? kMostSpilledByResident
-                   : is_exact                ? kMostSpilledByExact
-                                             : kMostSpilled;
+  const int most = is_exact ? kMostSpilledByExact : kMostSpilled;
   return std::stoi(log.substr(number)) <= most ? "" : log;
 }
 
@@ -262,9 +227,6 @@ int CompileAll(std::vector<Job> jobs, size_t count) {
 
 int main(int, char** argv) {
   cudnn_rnn_tf::nvrtc_name = argv[1];
-  if (argv[2] == std::string("resident")) {
-    return cudnn_rnn_tf::CompileAll(cudnn_rnn_tf::ResidentJobs(), 0);
-  }
   return cudnn_rnn_tf::CompileAll(cudnn_rnn_tf::AllJobs(),
                                   std::strtoul(argv[2], nullptr, 10));
 }

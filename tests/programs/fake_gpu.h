@@ -33,8 +33,7 @@ inline CUresult DeviceGetAttribute(int* value, CUdevice_attribute attribute,
       {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, limits.multiprocessors},
       {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
        limits.shared_bytes},
-      {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, limits.registers},
-      {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, limits.l2_bytes}};
+      {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, limits.registers}};
   *value = attributes.at(attribute);
   return CUDA_SUCCESS;
 }
@@ -102,10 +101,10 @@ const GpuLibraries& Gpu() {
 }
 
 // True in a program that fakes cuBLAS and the compiler as well.
-inline bool has_resident_libraries = false;
+inline bool has_kernel_libraries = false;
 
 RnnStatus LoadCompiler() {
-  if (has_resident_libraries) return {};
+  if (has_kernel_libraries) return {};
   return {RnnStatus::Code::kFailedPrecondition, "no libraries"};
 }
 RnnStatus LoadKernelLibraries() { return LoadCompiler(); }

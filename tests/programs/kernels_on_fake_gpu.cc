@@ -130,7 +130,7 @@ void CheckStackedNetwork(const DeviceLimits& limits) {
   problem.is_training = false;
   problem.max_time = 100;
   problem.batch_size = 17;
-  has_resident_libraries = true;
+  has_kernel_libraries = true;
   for (most_granted = 16; most_granted > 0; most_granted -= 15) {
     being_checked = std::to_string(most_granted) + " blocks of a stack";
     persistent::Estimate estimate =
@@ -155,7 +155,7 @@ void CheckStackedNetwork(const DeviceLimits& limits) {
     estimate.is_stack = false;
     Check((of_stack > bytes()) != is_refused, "layers at once");
   }
-  has_resident_libraries = false;
+  has_kernel_libraries = false;
   most_granted = 16;
 }
 

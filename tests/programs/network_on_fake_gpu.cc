@@ -18,7 +18,6 @@
 #include "kernels/gpu/engine.h"
 #include "kernels/gpu/persistent/network.h"
 #include "tests/programs/fake_cudnn.h"
-#include "tests/programs/fake_resident.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -132,8 +131,8 @@ extern "C" const char* persistent_error(int64_t num_units, int64_t max_time) {
 // run.
 extern "C" int num_halved_products() { return cudnn_rnn_tf::num_halved; }
 
-// Runs a forward and, in training, a backward pass of an engine: of steps, of
-// cuDNN or, in inference, `resident`. `numbers` and `rates` are, in this order,
+// Runs a forward and, in training, a backward pass of an engine: of steps or of
+// cuDNN. `numbers` and `rates` are, in this order,
 // the fields of RnnSpec and RnnProblem that the function reads, between which
 // are the engine's number and whether lengths are int64 in the device's memory
 // instead of int32 in the host's, and how cuDNN's layout of parameters differs.
@@ -144,7 +143,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
                                    const bool* resets, const uint64_t* seed,
                                    void** tensors) {
   using namespace cudnn_rnn_tf;
-  has_resident_libraries = true;
+  has_kernel_libraries = true;
   num_halved = 0;
   Check(num_descriptors == 0, "what an earlier call described is destroyed");
   void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -183,9 +182,6 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
     if (engine == 1) {
       return CreateCudnnNetwork(problem, CudnnAlgorithm::kStandard, allows_tf32,
                                 /*cudnn=*/nullptr, &network);
-    }
-    if (engine == 2) {
-      return CreateResidentNetwork(problem, allows_tf32, &network);
     }
     return persistent::Network::CreateOfSteps(problem, allows_tf32, &network);
   };

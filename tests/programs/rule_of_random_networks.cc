@@ -34,7 +34,6 @@ RnnProblem DrawProblem() {
   problem.dtype = static_cast<RnnDataType>(Draw(0, 3));
   problem.is_training = Draw(0, 1) == 1;
   problem.has_sequence_lengths = Draw(0, 3) == 0;
-  problem.is_aligned = Draw(0, 3) > 0;
   if (Draw(0, 7) == 0) problem.spec.recurrent_dropout = 0.5f;
   problem.max_time = Draw(1, 100);
   return problem;
@@ -45,9 +44,6 @@ bool MayRun(const GpuChoice& choice, const RnnProblem& problem, bool allow_tf32,
   const bool is_tensor = problem.dtype == RnnDataType::kFloat16 ||
                          (problem.dtype == RnnDataType::kFloat32 && allow_tf32);
   switch (choice.engine) {
-    case GpuEngine::kResident:
-      return !problem.is_training && !problem.has_sequence_lengths &&
-             problem.batch_size <= 8 && problem.is_aligned;
     case GpuEngine::kCudnn:
       // The activations of cuDNN's persistent algorithms are inexact.
       return !problem.has_recurrent_dropout() &&
@@ -94,8 +90,8 @@ void CheckRule(unsigned seed) {
 
   // A wish has no substitute.
   for (const RnnAlgorithm wish :
-       {RnnAlgorithm::kResident, RnnAlgorithm::kStandard,
-        RnnAlgorithm::kPersistStatic, RnnAlgorithm::kPersistStaticSmallH}) {
+       {RnnAlgorithm::kStandard, RnnAlgorithm::kPersistStatic,
+        RnnAlgorithm::kPersistStaticSmallH}) {
     RnnProblem pinned = problem;
     pinned.algorithm = wish;
     choices.clear();
