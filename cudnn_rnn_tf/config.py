@@ -40,6 +40,11 @@ class RnnConfig:
         recurrent_dropout: rate at which numbers of the hidden states are dropped where the
             recurrent matrices read them, in [0, 1). Each gate of each pseudo-layer has a mask of
             its own, [B, P], the same in all steps.
+        activation: what the candidate, and an LSTM's c, pass through: "tanh", "sigmoid", "relu",
+            "linear", "softsign", "elu", "hard_sigmoid" (Keras 3's, x / 6 + 1 / 2 within 0 and 1),
+            "keras_2_hard_sigmoid" (x / 5 + 1 / 2 within them); "" for the mode's own. At borders
+            of a hard sigmoid, the slope is 0.
+        recurrent_activation: likewise, what the gates of an LSTM or GRU pass through.
 
     Raises:
         TypeError: if a number is of the wrong type.
@@ -57,6 +62,8 @@ class RnnConfig:
     dropout: float = 0.0
     cell_clip: float = 0.0
     recurrent_dropout: float = 0.0
+    activation: str = ""
+    recurrent_activation: str = ""
 
     def __post_init__(self) -> None:
         checks: dict[Any, Callable[[str, Any], Any]]
@@ -72,6 +79,11 @@ class RnnConfig:
         if self.input_mode == constants.CUDNN_INPUT_AUTO_MODE:
             skip = self.input_size == self.num_units
             object.__setattr__(self, "input_mode", "skip_input" if skip else "linear_input")
+        # The names of the mode's own are left out, so that such networks are the same.
+        own = ("relu" if self.rnn_mode == constants.CUDNN_RNN_RELU else "tanh", "sigmoid")
+        for name, usual in zip(("activation", "recurrent_activation"), own, strict=True):
+            if getattr(self, name) == usual:
+                object.__setattr__(self, name, "")
         self.layout  # noqa: B018 - Making the layout checks the values.
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -127,6 +127,11 @@ std::string CellClipError(double cell_clip) {
          Text(cell_clip);
 }
 
+std::string RnnSpec::LackOfCudnn() const {
+  return has_own_activations() ? std::string("rnn_mode ") + kind().name
+                               : "activations other than the cell's own";
+}
+
 std::string RnnSpec::Error() const {
   if (num_layers < 1) {
     return Received("num_layers must be at least 1", num_layers);
@@ -177,6 +182,15 @@ std::string RnnSpec::Error() const {
   if (cell_clip > 0.0f && !is_lstm()) {
     return "cell_clip is for LSTMs only, but received " + Text(cell_clip) +
            " with rnn_mode '" + kind().name + "'";
+  }
+  if (recurrent_activation != Activation::kOwn && num_gates() == 1) {
+    return "recurrent_activation is for LSTMs and GRUs only, but received '" +
+           std::string(NameOf(recurrent_activation)) + "' with rnn_mode '" +
+           kind().name + "'";
+  }
+  if (activation != Activation::kOwn && rnn_mode == RnnMode::kRnnRelu) {
+    return "rnn_mode 'rnn_relu' has its activation, but received activation '" +
+           std::string(NameOf(activation)) + "'";
   }
   // Doubles cannot overflow here, and no machine has memory for 10^15 numbers.
   const double fan_in = static_cast<double>(input_size) +

@@ -36,6 +36,20 @@ enum class RnnMode {
 };
 enum class InputMode { kLinear, kSkip };
 enum class Direction { kUnidirectional, kBidirectional };
+// kOwn stands for the kind's own: the sigmoid for gates and tanh or, of
+// kRnnRelu, ReLU for the rest. kKeras2HardSigmoid is 0.2 x + 0.5 within 0 and
+// 1, and kHardSigmoid, Keras 3's and PyTorch's, x / 6 + 0.5.
+enum class Activation {
+  kOwn,
+  kTanh,
+  kSigmoid,
+  kRelu,
+  kLinear,
+  kSoftsign,
+  kElu,
+  kHardSigmoid,
+  kKeras2HardSigmoid
+};
 enum class BiasMode { kNone, kSingleInput, kSingleRecurrent, kDouble };
 
 // The names of an enumeration's values, by their numbers. They are those of the
@@ -47,6 +61,11 @@ inline constexpr std::array kNames<InputMode> = {"linear_input", "skip_input"};
 template <>
 inline constexpr std::array kNames<Direction> = {"unidirectional",
                                                  "bidirectional"};
+template <>
+inline constexpr std::array kNames<Activation> = {
+    "",     "tanh",         "sigmoid",
+    "relu", "linear",       "softsign",
+    "elu",  "hard_sigmoid", "keras_2_hard_sigmoid"};
 template <>
 inline constexpr std::array kNames<BiasMode> = {"none", "single_input",
                                                 "single_recurrent", "double"};
@@ -74,6 +93,12 @@ bool ParseName(std::string_view name, Enum* value) {
     return true;
   }
   return false;
+}
+
+// Whether what passes through has a bound, as the kinds' own do but ReLU.
+inline bool HasBound(Activation activation) {
+  return activation != Activation::kRelu && activation != Activation::kLinear &&
+         activation != Activation::kElu;
 }
 
 // What is known of a kind of cell. Its arithmetic is in kernels/cells/.
@@ -114,10 +139,25 @@ struct RnnSpec {
   float dropout = 0.0f;
   float cell_clip = 0.0f;  // 0: the cell state is not clipped.
   float recurrent_dropout = 0.0f;
+  Activation activation = Activation::kOwn;            // Of a candidate and c.
+  Activation recurrent_activation = Activation::kOwn;  // Of gates.
 
   const CellKind& kind() const { return KindOf(rnn_mode); }
   bool is_lstm() const { return kind().has_c; }
   bool resets_before() const { return kind().resets_before; }
+  bool has_own_activations() const {
+    return activation == Activation::kOwn &&
+           recurrent_activation == Activation::kOwn;
+  }
+  bool is_in_cudnn() const {
+    return kind().is_in_cudnn() && has_own_activations();
+  }
+  bool bounds_h() const {
+    return rnn_mode != RnnMode::kRnnRelu && HasBound(activation) &&
+           HasBound(recurrent_activation);
+  }
+  // Says what cuDNN lacks, if it is not.
+  std::string LackOfCudnn() const;
   int64_t num_gates() const { return kind().num_gates; }
   int64_t num_dirs() const {
     return direction == Direction::kBidirectional ? 2 : 1;
@@ -173,7 +213,8 @@ template <typename Spec, typename Visit>
 std::enable_if_t<std::is_same_v<std::decay_t<Spec>, RnnSpec>> VisitFields(
     Spec&& spec, const Visit& visit) {
   auto& [rnn_mode, num_layers, num_units, num_proj, input_size, input_mode,
-         direction, bias_mode, dropout, cell_clip, recurrent_dropout] = spec;
+         direction, bias_mode, dropout, cell_clip, recurrent_dropout,
+         activation, recurrent_activation] = spec;
   visit("rnn_mode", AttrOf::kAllOps, rnn_mode);
   visit("num_layers", AttrOf::kAllOps, num_layers);
   visit("num_units", AttrOf::kAllOps, num_units);
@@ -185,6 +226,8 @@ std::enable_if_t<std::is_same_v<std::decay_t<Spec>, RnnSpec>> VisitFields(
   visit("dropout", AttrOf::kPasses, dropout);
   visit("cell_clip", AttrOf::kPasses, cell_clip);
   visit("recurrent_dropout", AttrOf::kPasses, recurrent_dropout);
+  visit("activation", AttrOf::kPasses, activation);
+  visit("recurrent_activation", AttrOf::kPasses, recurrent_activation);
 }
 
 // Tells whether networks have the same parameters.

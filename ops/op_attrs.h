@@ -25,6 +25,8 @@
       .Attr("has_sequence_lengths: bool = false")     \
       .Attr("Tlengths: {int32, int64} = DT_INT32")    \
       .Attr("recurrent_dropout: float = 0.0")         \
+      .Attr("activation: string = ''")                \
+      .Attr("recurrent_activation: string = ''")      \
       .Attr("Tseed: list({int64}) >= 0 = [DT_INT64]") \
       .Attr("Tresets: list({bool}) >= 0 = []")
 

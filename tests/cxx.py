@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -96,6 +97,16 @@ def _object(source: pathlib.Path, flags: list[str], folder: pathlib.Path) -> pat
 KERNEL_FLAGS = ["-std=c++17", "-O1", "-fPIC", "-fno-strict-aliasing", "-Wall", "-Wextra"]
 KERNEL_FLAGS += [f"-I{ROOT / folder}" for folder in (".", "kernels/cells", "kernels/gpu")]
 KERNEL_FLAGS += [f"-I{ROOT / 'kernels/gpu/persistent'}"]
+
+
+def activation_macros(config: Any) -> list[str]:
+    """Returns the compiler's options that name activations other than the cell's own."""
+    names = "tanh sigmoid relu linear softsign elu hard_sigmoid keras_2_hard_sigmoid".split()
+    return [
+        f"-D{which.upper()}={1 + names.index(getattr(config, which))}"
+        for which in ("activation", "recurrent_activation")
+        if getattr(config, which, "")
+    ]
 
 
 def cell_macro(rnn_mode: str) -> str:

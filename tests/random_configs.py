@@ -60,6 +60,7 @@ class Case:
         parts += [f"dropout{config.dropout:.2f}"] * bool(config.dropout)
         parts += [f"recurrent{config.recurrent_dropout:.2f}"] * bool(config.recurrent_dropout)
         parts += [f"clip{config.cell_clip:.2f}"] * bool(config.cell_clip)
+        parts += filter(None, [config.activation, config.recurrent_activation])
         parts += ["lengths"] * (self.sequence_lengths is not None)
         parts += ["resets"] * self.has_resets
         parts += ["time_major" if self.time_major else "batch_major"]
@@ -154,6 +155,7 @@ def _random_case(rng: np.random.Generator, index: int) -> Case:
             num_proj=int(rng.integers(1, num_units + 1)) if projects else 0,
             dropout=float(rng.uniform(0.05, 0.95)) if rng.random() < 0.4 else 0.0,
             cell_clip=float(rng.uniform(0.1, 1.0)) if clips else 0.0,
+            **(_random_activations(rnn_mode, index) if size == "small" else {}),
         ),
         max_time=max_time,
         batch_size=batch_size,
@@ -161,6 +163,21 @@ def _random_case(rng: np.random.Generator, index: int) -> Case:
         is_training=bool(rng.random() < 0.7),
         sequence_lengths=None if lengths is None else tuple(int(n) for n in lengths),
     )
+
+
+def _random_activations(rnn_mode: str, index: int) -> dict[str, str]:
+    """Returns other activations than the mode's own for every fourth network.
+
+    Those of gates are within 0 and 1, since steps would magnify rounding errors otherwise.
+    """
+    if index % 4 != 1 or rnn_mode == "rnn_relu":
+        return {}
+    rng = np.random.default_rng([index, 5])
+    chosen = {"activation": str(rng.choice(list(reference.ACTIVATIONS)))}
+    if rnn_mode != "rnn_tanh":
+        gates = [name for name in reference.ACTIVATIONS if name.endswith("sigmoid")]
+        chosen["recurrent_activation"] = str(rng.choice(gates))
+    return chosen
 
 
 def with_recurrent_dropout(case: Case) -> Case:
@@ -387,7 +404,9 @@ def beyond_tolerance(
         found = errors(results, expected, dtype)
         return {name: error for name, error in found.items() if not error <= TOLERANCE[dtype]}
     of_outputs, smooth, kinked = RMS_TOLERANCE[dtype]
-    has_kinks = case.config.rnn_mode == "rnn_relu" or case.config.cell_clip > 0
+    names = {case.config.activation, case.config.recurrent_activation}
+    kinky = {name for name, (_, _, kinks) in reference.ACTIVATIONS.items() if kinks}
+    has_kinks = case.config.rnn_mode == "rnn_relu" or case.config.cell_clip > 0 or names & kinky
     of_gradients = kinked if has_kinks else smooth
     return {
         name: error

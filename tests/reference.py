@@ -15,6 +15,8 @@ kernels. With input-side bias b_W and recurrent-side bias b_R:
           g = tanh(W_g x + b_Wg + R_g (r h) + b_Rg), and the rest as above
     RNN   h' = act(W x + R h + b_W + b_R)
 
+Other activations may take the place of sigmoid, tanh and act.
+
 With recurrent dropout, each gate's R multiplies h times the gate's mask. Gates stand in the order
 i f g o and r z g. In skip_input mode the first layer has W x = x for every gate.
 With resets, h and c before a step are zeros where a segment begins, and for the backward direction
@@ -23,6 +25,7 @@ where one ends.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -227,6 +230,42 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return 0.5 * (1.0 + np.tanh(0.5 * x))
 
 
+def _hard(slope: float) -> tuple[Any, Any, tuple[float, ...]]:
+    end = 0.5 / slope
+    return (
+        lambda x: np.clip(slope * x + 0.5, 0.0, 1.0),
+        lambda x: slope * (np.abs(x) < end),
+        (-end, end),
+    )
+
+
+# Each activation, its slope, and where it has kinks.
+ACTIVATIONS = {
+    "tanh": (np.tanh, lambda x: 1.0 - np.tanh(x) ** 2, ()),
+    "sigmoid": (_sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x), ()),
+    "relu": (lambda x: np.maximum(x, 0.0), lambda x: 1.0 * (x > 0.0), (0.0,)),
+    "linear": (lambda x: x, np.ones_like, ()),
+    "softsign": (lambda x: x / (1.0 + np.abs(x)), lambda x: (1.0 + np.abs(x)) ** -2.0, ()),
+    "elu": (
+        lambda x: np.where(x > 0.0, x, np.expm1(np.minimum(x, 0.0))),
+        lambda x: np.exp(np.minimum(x, 0.0)),
+        (),
+    ),
+    "hard_sigmoid": _hard(1.0 / 6.0),
+    "keras_2_hard_sigmoid": _hard(0.2),
+}
+
+
+def _activate(config: Any, kept: dict[str, Any], which: str, own: str, x: np.ndarray) -> Any:
+    """Returns the activation of x and its slope there, and notes how near x is to a kink."""
+    function, slope, kinks = ACTIVATIONS[getattr(config, which, "") or own]
+    for kink in kinks:
+        # What is exactly there, such as a c of zeros, is so in every type.
+        distance = np.where(x == kink, np.inf, np.abs(x - kink))
+        kept["margin"] = np.minimum(kept["margin"], distance)
+    return function(x), slope(x)
+
+
 def _clip(config: Any, c: np.ndarray) -> tuple[np.ndarray, Any, Any]:
     """Returns clipped cell states, where clipping changes none, and distances from the clip."""
     clip = float(np.float32(config.cell_clip))
@@ -247,31 +286,34 @@ def _step_forward(config: Any, p: PseudoLayer, mask, x, h, c) -> tuple[Any, Any,
         for h_read, weights, bias in zip(read, recurrent_weights, recurrent_bias, strict=True)
     ]
     kept = {"x": x, "h": h, "c": c, "margin": np.inf, "read": read, "mask": mask}
+    gate = functools.partial(_activate, config, kept, "recurrent_activation", "sigmoid")
+    own = "relu" if config.rnn_mode == "rnn_relu" else "tanh"
+    act = functools.partial(_activate, config, kept, "activation", own)
     if config.rnn_mode in LSTMS:
         peep_i, peep_f, peep_o = (0, 0, 0) if p.peepholes is None else p.peepholes
-        i, f = _sigmoid(a[0] + s[0] + peep_i * c), _sigmoid(a[1] + s[1] + peep_f * c)
-        g = np.tanh(a[2] + s[2])
-        new_c, inside, kept["margin"] = _clip(config, f * c + i * g)
-        o = _sigmoid(a[3] + s[3] + peep_o * new_c)
-        y = o * np.tanh(new_c)
+        i, kept["slope_i"] = gate(a[0] + s[0] + peep_i * c)
+        f, kept["slope_f"] = gate(a[1] + s[1] + peep_f * c)
+        g, kept["slope_g"] = act(a[2] + s[2])
+        new_c, inside, margin = _clip(config, f * c + i * g)
+        kept["margin"] = np.minimum(kept["margin"], margin)
+        o, kept["slope_o"] = gate(a[3] + s[3] + peep_o * new_c)
+        act_c, kept["slope_c"] = act(new_c)
+        y = o * act_c
         kept["new_c"] = new_c
-        kept |= {"i": i, "f": f, "g": g, "o": o, "y": y, "tanh_c": np.tanh(new_c), "inside": inside}
+        kept |= {"i": i, "f": f, "g": g, "o": o, "y": y, "act_c": act_c, "inside": inside}
         return (y if p.projection is None else y @ p.projection.T), new_c, kept
     if config.rnn_mode == "gru":
-        r, z = (_sigmoid(a[gate] + s[gate]) for gate in (0, 1))
-        g = np.tanh(a[2] + r * s[2])
+        (r, kept["slope_r"]), (z, kept["slope_z"]) = (gate(a[i] + s[i]) for i in (0, 1))
+        g, kept["slope_g"] = act(a[2] + r * s[2])
         return (1.0 - z) * g + z * h, None, kept | {"r": r, "z": z, "g": g, "s_g": s[2]}
     if config.rnn_mode == "gru_reset_before":
-        r, z = (_sigmoid(a[gate] + s[gate]) for gate in (0, 1))
+        (r, kept["slope_r"]), (z, kept["slope_z"]) = (gate(a[i] + s[i]) for i in (0, 1))
         kept["unreset"] = read[2]
         read[2] = r * read[2]
-        g = np.tanh(a[2] + read[2] @ recurrent_weights[2].T + recurrent_bias[2])
+        g, kept["slope_g"] = act(a[2] + read[2] @ recurrent_weights[2].T + recurrent_bias[2])
         return (1.0 - z) * g + z * h, None, kept | {"r": r, "z": z, "g": g}
-    pre = a[0] + s[0]
-    if config.rnn_mode == "rnn_tanh":
-        new_h = np.tanh(pre)
-        return new_h, None, kept | {"slope": 1.0 - new_h**2}
-    return np.maximum(pre, 0.0), None, kept | {"slope": pre > 0.0, "margin": np.abs(pre)}
+    new_h, kept["slope"] = act(a[0] + s[0])
+    return new_h, None, kept
 
 
 def _step_backward(config: Any, p: PseudoLayer, kept: dict[str, Any], dh, dc):
@@ -280,33 +322,33 @@ def _step_backward(config: Any, p: PseudoLayer, kept: dict[str, Any], dh, dc):
     previous_dc = None
     d_projection = d_peepholes = None
     if config.rnn_mode in LSTMS:
-        i, f, g, o, tanh_c = (kept[name] for name in ("i", "f", "g", "o", "tanh_c"))
+        i, f, g, o, act_c = (kept[name] for name in ("i", "f", "g", "o", "act_c"))
         dy = dh
         if p.projection is not None:
             d_projection = dh.T @ kept["y"]
             dy = dh @ p.projection
-        d_o = dy * tanh_c * o * (1.0 - o)
+        d_o = dy * act_c * kept["slope_o"]
         peep_i, peep_f, peep_o = (0, 0, 0) if p.peepholes is None else p.peepholes
-        dc = np.where(kept["inside"], dc + dy * o * (1.0 - tanh_c**2) + d_o * peep_o, 0.0)
-        d_i, d_f = dc * g * i * (1.0 - i), dc * kept["c"] * f * (1.0 - f)
-        da = ds = np.concatenate([d_i, d_f, dc * i * (1.0 - g**2), d_o], axis=-1)
+        dc = np.where(kept["inside"], dc + dy * o * kept["slope_c"] + d_o * peep_o, 0.0)
+        d_i, d_f = dc * g * kept["slope_i"], dc * kept["c"] * kept["slope_f"]
+        da = ds = np.concatenate([d_i, d_f, dc * i * kept["slope_g"], d_o], axis=-1)
         previous_dc = dc * f + d_i * peep_i + d_f * peep_f
         if p.peepholes is not None:
             terms = (d_i * kept["c"], d_f * kept["c"], d_o * kept["new_c"])
             d_peepholes = np.stack([term.sum(axis=0) for term in terms])
     elif config.rnn_mode == "gru":
         r, z, g = kept["r"], kept["z"], kept["g"]
-        dg = dh * (1.0 - z) * (1.0 - g**2)
-        dz = dh * (kept["h"] - g) * z * (1.0 - z)
-        dr = dg * kept["s_g"] * r * (1.0 - r)
+        dg = dh * (1.0 - z) * kept["slope_g"]
+        dz = dh * (kept["h"] - g) * kept["slope_z"]
+        dr = dg * kept["s_g"] * kept["slope_r"]
         da = np.concatenate([dr, dz, dg], axis=-1)
         ds = np.concatenate([dr, dz, dg * r], axis=-1)
         direct_dh = dh * z
     elif config.rnn_mode == "gru_reset_before":
         r, z, g = kept["r"], kept["z"], kept["g"]
-        dg = dh * (1.0 - z) * (1.0 - g**2)
-        dz = dh * (kept["h"] - g) * z * (1.0 - z)
-        dr = dg @ np.split(p.recurrent_weights, 3)[2] * kept["unreset"] * r * (1.0 - r)
+        dg = dh * (1.0 - z) * kept["slope_g"]
+        dz = dh * (kept["h"] - g) * kept["slope_z"]
+        dr = dg @ np.split(p.recurrent_weights, 3)[2] * kept["unreset"] * kept["slope_r"]
         da = ds = np.concatenate([dr, dz, dg], axis=-1)
         direct_dh = dh * z
     else:

@@ -70,7 +70,7 @@ def functional() -> tuple[keras.Model, np.ndarray]:
         [
             keras.Input((6, 4)),
             layers.GRU(4, return_sequences=True, name="nested"),
-            layers.GRU(4, return_sequences=True, activation="relu", name="old"),
+            layers.GRU(4, return_sequences=True, activation="selu", name="old"),
         ]
     )
     x, *states = layers.LSTM(4, return_sequences=True, return_state=True, name="first")(inputs)
@@ -160,7 +160,7 @@ def test_the_report_and_the_layers_agree():
     for layer in report.layers:
         assert layer.outcome.startswith("runs fused" if layer.replaced else "left: ")
     nested = next(layer.name for layer in fast.layers if isinstance(layer, keras.Sequential))
-    assert "activation='relu'" in outcomes(fast)[f"{nested}/old"]
+    assert "activation='selu'" in outcomes(fast)[f"{nested}/old"]
     assert recurrent_types(fast) == [
         drop_ins.LSTM,
         drop_ins.LSTM,
@@ -361,7 +361,7 @@ def test_what_is_no_stack():
             [drop_ins.Bidirectional(sequences(), activity_regularizer="l2", name="both")],
             "activity_regularizer of 'both'",
         ),
-        ([lstm(2, activation="relu")], "runs as Keras runs it: activation='relu'"),
+        ([lstm(2, activation="selu")], "runs as Keras runs it: activation='selu'"),
         ([drop_ins.Bidirectional(lstm(2), merge_mode="sum")], "merge_mode='sum'"),
         ([drop_ins.Bidirectional(lstm(2), dtype="float64")], "differ in dtype_policy"),
         (

@@ -36,6 +36,8 @@ def as_torch_has_it(case: Case) -> Case:
         num_proj=min(config.num_proj, config.num_units - 1),
         dropout=0.0,
         cell_clip=0.0,
+        activation="",
+        recurrent_activation="",
     )
     lengths = None if lengths is None else tuple(max(1, length) for length in lengths)
     return dataclasses.replace(case, config=config, sequence_lengths=lengths, is_training=True)

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import random_configs
+import reference
 import tensorflow as tf
 from random_layers import check_equal, draw_mask, draw_options, run, without_cudnn
 
@@ -18,6 +19,7 @@ from cudnn_rnn_tf import keras as drop_ins
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf._private_names import keras_mask
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.convert import keras_2_hard_sigmoid
 from cudnn_rnn_tf.ops import second_order
 
 CLASSES = ("LSTM", "GRU", "SimpleRNN")
@@ -66,11 +68,11 @@ def draw_inputs(
 @pytest.mark.parametrize(
     ("class_name", "options", "reason"),
     [
-        ("LSTM", {"activation": "relu"}, "activation='relu'"),
-        ("LSTM", {"recurrent_activation": "hard_sigmoid"}, "recurrent_activation='hard_sigmoid'"),
+        ("LSTM", {"activation": "selu"}, "activation='selu'"),
+        ("LSTM", {"recurrent_activation": "gelu"}, "recurrent_activation='gelu'"),
         ("LSTM", {"use_cudnn": False}, "use_cudnn=False"),
-        ("GRU", {"activation": None}, "activation='linear'"),
-        ("SimpleRNN", {"activation": "elu"}, "activation='elu'"),
+        ("GRU", {"activation": "softplus"}, "activation='softplus'"),
+        ("SimpleRNN", {"activation": "swish"}, "activation='silu'"),
     ],
 )
 def test_what_the_ops_cannot_run_runs_as_keras_runs_it(class_name, options, reason, fused_calls):
@@ -83,6 +85,32 @@ def test_what_the_ops_cannot_run_runs_as_keras_runs_it(class_name, options, reas
     assert not layer.runs_fused
     assert str(layer.runs_fused) == f"runs as Keras runs it: {reason}"
     assert layer.supports_jit == stock.supports_jit
+
+
+@pytest.mark.parametrize("class_name", CLASSES)
+def test_activations(class_name, fused_calls):
+    """With each activation, results and gradients are those of Keras's layer."""
+    inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)))
+    names = [*reference.ACTIVATIONS, None]
+    for index, name in enumerate(names):
+        both = [
+            keras_2_hard_sigmoid if each == "keras_2_hard_sigmoid" else each
+            for each in (
+                name,
+                names[(index + 3) % len(names)],
+            )
+        ]
+        options = {"activation": both[0], "dtype": "float64"}
+        if class_name != "SimpleRNN":
+            options["recurrent_activation"] = both[1]
+        stock = getattr(keras.layers, class_name)(6, **options)
+        layer = getattr(drop_ins, class_name)(6, **options)
+        for each in (stock, layer):
+            each.build(inputs.shape)
+        layer.set_weights(stock.get_weights())
+        fused_calls.clear()
+        check_equal(run(layer, inputs, False), run(stock, inputs, False))
+        assert fused_calls and layer.runs_fused, both
 
 
 def give_masks(stock_cells: list[Any], layer_cells: list[Any], batch_size: int) -> None:
@@ -420,7 +448,7 @@ def test_a_bidirectional_layer_says_why_it_takes_two_ops():
         (lstm(3, go_backwards=True), lstm(3), "go_backwards of"),
         (lstm(3, stateful=True), None, "stateful of"),
         (lstm(3, dropout=0.1), None, "dropout of"),
-        (lstm(3, activation="relu"), None, "activation='relu'"),
+        (lstm(3, activation="selu"), None, "activation='selu'"),
         (keras.layers.LSTM(3), None, "none of cudnn_rnn_tf.keras's layers"),
     ):
         layer = drop_ins.Bidirectional(forward, backward_layer=backward)
@@ -431,10 +459,10 @@ def test_a_bidirectional_layer_says_why_it_takes_two_ops():
 def test_the_log_says_what_runs_fused(caplog):
     with caplog.at_level(logging.INFO, logger="cudnn_rnn_tf"):
         drop_ins.LSTM(2, name="a").build((None, None, 3))
-        drop_ins.GRU(2, activation="relu", name="b").build((None, None, 3))
+        drop_ins.GRU(2, activation="selu", name="b").build((None, None, 3))
         drop_ins.Bidirectional(drop_ins.GRU(2), name="c").build((None, None, 3))
     assert "layer 'a' runs fused" in caplog.messages
-    assert "layer 'b' runs as Keras runs it: activation='relu'" in caplog.messages
+    assert "layer 'b' runs as Keras runs it: activation='selu'" in caplog.messages
     assert "layer 'c' runs fused, in one op" in caplog.messages
 
 

@@ -49,8 +49,6 @@ def test_bad_argument(rnn_mode, argument, value, error, words):
         ({"hidden_size": 3, "num_layers": 1}, ["'hidden_size'", "num_units="]),
         ({"num_layers": 1, "num_units": 3, "use_bias": False}, ["'use_bias'", 'bias_mode="none"']),
         ({"num_layers": 1, "num_units": 3, "unroll": True}, ["'unroll'", "leave it out"]),
-        ({"num_layers": 1, "num_units": 3, "recurrent_activation": "tanh"}, ["cudnn_rnn_tf.keras"]),
-        ({"num_layers": 1, "num_units": 3, "activation": "relu"}, ["CudnnRNNRelu"]),
         ({"num_layers": 1, "num_units": 3, "unit_forget_bias": True}, ["PerGate(forget_gate="]),
         ({"num_layers": 1, "num_units": 3, "bidirectional": True}, ['direction="bidirectional"']),
         ({"num_layers": 1, "num_units": 3, "batch_first": True}, ["time_major=False"]),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import random_configs
 import reference
-from cxx import KERNEL_FLAGS, cell_macro, standard_headers
+from cxx import KERNEL_FLAGS, activation_macros, cell_macro, standard_headers
 
 ROOT = pathlib.Path(__file__).parents[1]
 # The largest errors, relative to the largest number of a tensor. Results pass through a few dozen
@@ -44,6 +44,8 @@ class Shape:
     # 1 if floats are split for the tensor cores, 2 with fused multiply-adds, 3 in float16.
     products: int = 0
     slices: int = 1  # Blocks of a band; 1 if there are no bands.
+    activation: str = ""
+    recurrent_activation: str = ""
 
     def __str__(self) -> str:
         return "-".join(str(value) for value in dataclasses.astuple(self))
@@ -87,6 +89,11 @@ SHAPES = [
     Shape("lstm", "float32", 61, 4, 0, 16, 1, 2, 1, 1, 2, 1, products=3),
     Shape("gru", "float32", 40, 2, 0, 24, 2, 3, 1, 1, 2, 1, products=3),
     Shape("lstm_peephole", "float32", 24, 2, 1, 12, 1, 3, 1, 1, 2, 2),
+    Shape(
+        *("lstm", "float32", 24, 2, 1, 12, 1, 3, 1, 1, 2, 2),
+        **{"products": 1, "activation": "elu", "recurrent_activation": "hard_sigmoid"},
+    ),
+    Shape("gru", "bfloat16", 33, 8, 1, 8, 1, 2, 1, 2, 1, 0, activation="softsign"),
     Shape("lstm_peephole", "bfloat16", 22, 3, 0, 8, 1, 2, 1, 1, 1, 1),
     Shape("lstm_peephole", "float32", 61, 4, 0, 16, 2, 2, 1, 1, 2, 1, products=3),
     Shape("lstm_peephole", "float16", 61, 8, 0, 8, 1, 2, 1, 1, 1, 1, slices=2),
@@ -215,7 +222,7 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
         *("-DIS_OF_OLD_GPU",) * shape.is_of_old_gpu,
         *("-DHAS_RESETS",) * shape.has_resets,
         f"-DIS_{shape.dtype.replace('float32', 'float').upper()}",
-        cell_macro(shape.rnn_mode),
+        *(cell_macro(shape.rnn_mode), *activation_macros(shape)),
         *(f"{ROOT}/tests/programs/persistent_on_fake_device.cc", "-o", str(library)),
     ]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -266,6 +273,8 @@ class _Network:
             bias_mode="double",
             dropout=0.0,
             cell_clip=0.0,
+            activation=shape.activation,
+            recurrent_activation=shape.recurrent_activation,
         )
         count = layers * directions
         self.recurrent = [self._draw_weights() for _ in range(count)]

@@ -10,12 +10,13 @@ import ctypes
 import dataclasses
 import pathlib
 import subprocess
+from typing import Any
 
 import numpy as np
 import pytest
 import random_configs
 import reference
-from cxx import KERNEL_FLAGS, ROOT, cell_macro, compiled, standard_headers
+from cxx import KERNEL_FLAGS, ROOT, activation_macros, cell_macro, compiled, standard_headers
 
 # One worker of pytest-xdist runs all of them, so that what they share is compiled once.
 pytestmark = pytest.mark.xdist_group("step_kernels")
@@ -55,18 +56,22 @@ def network(tmp_path_factory) -> ctypes.CDLL:
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    """Compiles the kernels for a cell and a type, and returns the library's path."""
+    """Compiles the kernels for a cell and a type, and returns the library's path.
+
+    The activations are the cell's own, or those of a configuration.
+    """
     folder = tmp_path_factory.mktemp("kernels")
 
-    def path_of(rnn_mode: str, dtype: str) -> pathlib.Path:
-        path = folder / f"{rnn_mode}-{dtype}.so"
+    def path_of(rnn_mode: str, dtype: str, config: Any = None) -> pathlib.Path:
+        macros = activation_macros(config)
+        path = folder / f"{rnn_mode}-{dtype}{''.join(macros)}.so"
         if path.exists():
             return path
         command = [
             *("g++", *KERNEL_FLAGS, "-shared", *standard_headers(folder)),
             *("-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-unused-parameter", "-Werror"),
             f"-DIS_{dtype.upper() if dtype != 'float32' else 'FLOAT'}",
-            cell_macro(rnn_mode),
+            *(cell_macro(rnn_mode), *macros),
             *(f"{ROOT}/tests/programs/steps_on_fake_device.cc", "-o", str(path)),
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -181,8 +186,10 @@ def of_passes(case: random_configs.Case, errors: dict[str, float]) -> dict[str, 
     }
 
 
+# Kernels with other activations have a test of their own, as each pair of them is compiled anew.
+OF_ACTIVATIONS = {"activation": "", "recurrent_activation": ""}
 CASES = random_configs.with_resets(
-    supported(case)
+    supported(dataclasses.replace(case, config=dataclasses.replace(case.config, **OF_ACTIVATIONS)))
     for case in random_configs.random_cases(160, seed=31)
     if case.config.num_units < 42
 )
@@ -311,6 +318,29 @@ def test_products_in_float16_have_the_range_of_floats(input_size, rnn_mode, netw
             own = (..., b, slice(None)) if value.ndim == 3 else ...
             error = random_configs.rms_error(value[own], expected[name][own])
             assert error <= TOLERANCE_OF_HALVES, (name, b, error)
+
+
+@pytest.mark.parametrize(
+    ("rnn_mode", "dtype", "activation", "recurrent_activation"),
+    [
+        ("lstm", "float32", "relu", "hard_sigmoid"),
+        ("lstm_peephole", "float64", "softsign", "keras_2_hard_sigmoid"),
+        ("gru", "float32", "elu", "sigmoid"),
+        ("gru_reset_before", "float64", "linear", "softsign"),
+        ("rnn_tanh", "float32", "hard_sigmoid", ""),
+    ],
+)
+def test_activations(rnn_mode, dtype, activation, recurrent_activation, network, kernels):
+    of_mode = [case for case in CASES if case.config.rnn_mode == rnn_mode and case.is_training]
+    for case in of_mode[:6]:
+        config = dataclasses.replace(
+            case.config, activation=activation, recurrent_activation=recurrent_activation
+        )
+        case = dataclasses.replace(case, config=config)
+        data, expected = random_configs.draw_smooth_data(case, dtype)
+        results = run(network, kernels(rnn_mode, dtype, config), case, data, dtype)
+        for name, error in random_configs.errors(results, expected, dtype).items():
+            assert error <= random_configs.TOLERANCE[dtype], name
 
 
 @pytest.mark.slow

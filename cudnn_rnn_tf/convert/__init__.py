@@ -5,11 +5,11 @@ one. `python -m cudnn_rnn_tf convert` does the same with files.
 """
 
 from cudnn_rnn_tf.convert.files import convert_file
-from cudnn_rnn_tf.convert.keras_configs import keras_2_hard_sigmoid
 from cudnn_rnn_tf.convert.keras_files import load_keras_model, load_keras_weights
 from cudnn_rnn_tf.convert.keras_format import from_keras, to_keras
 from cudnn_rnn_tf.convert.onnx_format import from_onnx, to_onnx
 from cudnn_rnn_tf.convert.torch_format import from_torch, to_torch
+from cudnn_rnn_tf.keras.fusion import keras_2_hard_sigmoid
 
 __all__ = [
     "convert_file",

@@ -86,12 +86,6 @@ _MERGE_MODES = {
 }
 
 
-@keras.saving.register_keras_serializable("cudnn_rnn_tf")
-def keras_2_hard_sigmoid(x: Any) -> Any:
-    """Returns what Keras 1 and 2 call hard_sigmoid, of which Keras 3 has another: 0.2 x + 0.5."""
-    return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
-
-
 class Translation:
     """The translation of one file's configs.
 

@@ -139,6 +139,7 @@ def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
     network.check_layer(
         layer, target, num_proj=None, cell_clip=None, use_peepholes=False, time_major=False
     )
+    network.check_layer(layer, target, **network.OWN_ACTIVATIONS)
     if layer.num_layers > 1:
         network.check_layer(layer, target, return_state=False)
     weights = iter(network.pseudo_layers(layer))

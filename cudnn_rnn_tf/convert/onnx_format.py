@@ -156,6 +156,7 @@ def to_onnx(
         cell_clip=None,
         go_backwards=False,
         stateful=False,
+        **network.OWN_ACTIVATIONS,
     )
     if initial_state is not None:
         if with_initial_state:

@@ -141,6 +141,7 @@ def state_dict(layer: CudnnRNN) -> dict[str, np.ndarray]:
         use_peepholes=False,
         go_backwards=False,
         reset_after=True,
+        **network.OWN_ACTIVATIONS,
     )
     if getattr(layer, "num_proj", None) == layer.num_units:
         raise ValueError(

@@ -166,7 +166,8 @@ def forward(
             "an ONNX model is for inference, but a layer with dropout is called with training=True"
         )
     dtype = inputs.dtype
-    if config.num_proj or config.cell_clip or dtype == tf.float64 or resets is not None:
+    others = (config.num_proj, config.cell_clip, config.activation, config.recurrent_activation)
+    if any(others) or dtype == tf.float64 or resets is not None:
         return step_by_step.forward(
             config,
             inputs,

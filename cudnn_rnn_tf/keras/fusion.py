@@ -16,14 +16,29 @@ from cudnn_rnn_tf.ops import op_library
 from cudnn_rnn_tf.ops.seeds import next_seed
 from cudnn_rnn_tf.pseudo_layers import join
 
+
+@keras.saving.register_keras_serializable("cudnn_rnn_tf")
+def keras_2_hard_sigmoid(x: Any) -> Any:
+    """Returns what Keras 1 and 2 call hard_sigmoid, of which Keras 3 has another: 0.2 x + 0.5."""
+    return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
+
+
 _ACTIVATIONS = {
     "tanh": (keras.activations.tanh, keras.ops.tanh, tf.tanh),
     "relu": (keras.activations.relu, keras.ops.relu, tf.nn.relu),
     "sigmoid": (keras.activations.sigmoid, keras.ops.sigmoid, tf.sigmoid),
+    "linear": (keras.activations.linear,),
+    "softsign": (keras.activations.softsign, keras.ops.softsign, tf.nn.softsign),
+    "elu": (keras.activations.elu, keras.ops.elu, tf.nn.elu),
+    "hard_sigmoid": (keras.activations.hard_sigmoid, keras.ops.hard_sigmoid),
+    "keras_2_hard_sigmoid": (keras_2_hard_sigmoid,),
 }
 _CELLS = (keras.layers.LSTMCell, keras.layers.GRUCell, keras.layers.SimpleRNNCell)
 # One op runs several cells, of layers or of directions, if they agree in these.
-_ALIKE = ("units", "use_bias", "activation", "reset_after", "dtype_policy", "recurrent_dropout")
+_ALIKE = (
+    *("units", "use_bias", "activation", "recurrent_activation", "reset_after"),
+    *("dtype_policy", "recurrent_dropout"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +90,7 @@ def _why_never(layer: keras.layers.RNN, cell: Any) -> str:
         return f"its cell is a {type(cell).__module__}.{type(cell).__qualname__}"
     if not rnn_mode_of(cell):
         return f"activation={shown(cell.activation)}"
-    if activation_of(getattr(cell, "recurrent_activation", tf.sigmoid)) != "sigmoid":
+    if not activation_of(getattr(cell, "recurrent_activation", tf.sigmoid)):
         return f"recurrent_activation={shown(cell.recurrent_activation)}"
     if getattr(layer, "use_cudnn", "auto") is False:
         return "use_cudnn=False"
@@ -86,7 +101,7 @@ def _why_never(layer: keras.layers.RNN, cell: Any) -> str:
             return f"{outer.name!r} computes in {outer.compute_dtype}, its cell in another type"
     if cell.activity_regularizer is not None:
         return f"activity_regularizer of its cell {cell.name!r}"
-    return _reset_before_reason(cell)
+    return _lack_of_cudnn_reason(cell)
 
 
 def difference(cell: Any, other: Any) -> str:
@@ -113,11 +128,19 @@ def runs_of(cells: Sequence[Any]) -> list[list[Any]]:
     return runs
 
 
-def _reset_before_reason(cell: Any) -> str:
-    if rnn_mode_of(cell) != constants.GRU_RESET_BEFORE:
+def _lack_of_cudnn_reason(cell: Any) -> str:
+    own = "relu" if rnn_mode_of(cell) == constants.CUDNN_RNN_RELU else "tanh"
+    recurrent = getattr(cell, "recurrent_activation", tf.sigmoid)
+    if activation_of(cell.activation) != own:
+        lack = f"activation={shown(cell.activation)}"
+    elif activation_of(recurrent) != "sigmoid":
+        lack = f"recurrent_activation={shown(recurrent)}"
+    elif rnn_mode_of(cell) == constants.GRU_RESET_BEFORE:
+        lack = "reset_after=False"
+    else:
         return ""
     obstacle = _obstacle_on_gpus(cell.compute_dtype)
-    return f"reset_after=False {obstacle}" if obstacle else ""
+    return f"{lack} {obstacle}" if obstacle else ""
 
 
 def _recurrent_dropout_reason(layer: keras.layers.RNN, cell: Any) -> str:
@@ -228,6 +251,8 @@ def forward(
         bias_mode=_bias_mode(cells[0]),
         dropout=rate,
         recurrent_dropout=recurrent_rate,
+        activation=activation_of(cells[0].activation),
+        recurrent_activation=activation_of(getattr(cells[0], "recurrent_activation", tf.sigmoid)),
     )
     if initial_states is None:
         states = [
@@ -323,12 +348,13 @@ def _params(
 def rnn_mode_of(cell: Any) -> str:
     """Returns the ops' mode that computes what a cell does; "" if there is none."""
     activation = activation_of(cell.activation)
+    if not activation:
+        return ""
     if isinstance(cell, keras.layers.LSTMCell):
-        return constants.CUDNN_LSTM if activation == "tanh" else ""
+        return constants.CUDNN_LSTM
     if isinstance(cell, keras.layers.GRUCell):
-        mode = constants.CUDNN_GRU if cell.reset_after else constants.GRU_RESET_BEFORE
-        return mode if activation == "tanh" else ""
-    return f"rnn_{activation}" if activation in ("tanh", "relu") else ""
+        return constants.CUDNN_GRU if cell.reset_after else constants.GRU_RESET_BEFORE
+    return constants.CUDNN_RNN_RELU if activation == "relu" else constants.CUDNN_RNN_TANH
 
 
 def _bias_mode(cell: Any) -> str:

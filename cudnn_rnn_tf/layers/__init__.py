@@ -32,9 +32,26 @@ def _for_all(given: dict[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in names if name != "kwargs"} | given["kwargs"]
 
 
+class _Gated(CudnnRNN):
+    """What layers with gates have."""
+
+    _own_arguments: dict[str, Any]
+
+    def _own_config(self) -> dict[str, Any]:
+        return self._own_arguments
+
+    @property
+    def activation(self) -> str:
+        return self._config.activation or "tanh"
+
+    @property
+    def recurrent_activation(self) -> str:
+        return self._config.recurrent_activation or "sigmoid"
+
+
 @_with_shared_arguments
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
-class CudnnLSTM(CudnnRNN):
+class CudnnLSTM(_Gated):
     """The Keras layer: a stack of LSTM layers in one op.
 
     i, f, o = σ(W x + R h + b_W + b_R), c̃ = tanh(W_c x + R_c h + b_Wc + b_Rc), c' = f∘c + i∘c̃,
@@ -53,6 +70,9 @@ class CudnnLSTM(CudnnRNN):
         num_proj: size P of the recurrent projection, at most `num_units`; None for none.
         cell_clip: bound to which the cell states, the initial ones included, are clipped; None for
             none. Peepholes see the clipped ones.
+        activation: what c̃ and c' pass through: "tanh", "sigmoid", "relu", "linear", "softsign",
+            "elu", "hard_sigmoid" (Keras 3's) or "keras_2_hard_sigmoid". cuDNN has only the default.
+        recurrent_activation: likewise, what the gates pass through.
         use_peepholes: whether the gates see the cell state. The vectors [H] are called
             `…_w_i_diag`, `…_w_f_diag` and `…_w_o_diag`, as in TensorFlow 1's checkpoints.
         peephole_initializer: of these vectors, each on its own; None for `kernel_initializer`, as
@@ -86,6 +106,8 @@ class CudnnLSTM(CudnnRNN):
         *,
         num_proj: int | None = None,
         cell_clip: float | None = None,
+        activation: str = "tanh",
+        recurrent_activation: str = "sigmoid",
         use_peepholes: bool = False,
         peephole_initializer: Any = None,
         recurrent_initializer: Any = None,
@@ -105,14 +127,16 @@ class CudnnLSTM(CudnnRNN):
         recurrent_weight_dropout: float = 0.0,
         **kwargs: Any,
     ):
-        self._projection_and_clip = {"num_proj": num_proj or 0, "cell_clip": cell_clip or 0.0}
+        self._own_arguments = {
+            "num_proj": num_proj or 0,
+            "cell_clip": cell_clip or 0.0,
+            "activation": activation,
+            "recurrent_activation": recurrent_activation,
+        }
         if use_peepholes:
             self.rnn_mode = constants.LSTM_PEEPHOLE
         super().__init__(**_for_all(locals()))
         self.peephole_initializer = keras.initializers.get(peephole_initializer)
-
-    def _own_config(self) -> dict[str, Any]:
-        return self._projection_and_clip
 
     @property
     def num_proj(self) -> int | None:
@@ -134,7 +158,7 @@ class CudnnLSTM(CudnnRNN):
 
 @_with_shared_arguments
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
-class CudnnGRU(CudnnRNN):
+class CudnnGRU(_Gated):
     """The Keras layer: a stack of GRU layers in one op.
 
     r, z = σ(W x + R h + b_W + b_R), h̃ = tanh(W_h x + r∘(R_h h + b_Rh) + b_Wh),
@@ -144,13 +168,16 @@ class CudnnGRU(CudnnRNN):
 
     Called on inputs [B, T, I], the layer returns outputs [B, T, D * H] of its type; with
     `return_state`, a tuple of them and of the final states [B, L * D, H]. D is the number of
-    directions. The arguments of calls, and those of the constructor but for this one, are those of
+    directions. The arguments of calls, and those of the constructor but for these, are those of
     `cudnn_rnn_tf.layers.rnn_layer.CudnnRNN`.
 
     Args:
         reset_after: whether the reset gate multiplies the product of the recurrent matrix, or h
             before it. The weights have the same shapes and names; if it is False, the candidate's
             two biases simply add up.
+        activation: what h̃ passes through: "tanh", "sigmoid", "relu", "linear", "softsign",
+            "elu", "hard_sigmoid" (Keras 3's) or "keras_2_hard_sigmoid". cuDNN has only the default.
+        recurrent_activation: likewise, what the gates pass through.
 
     Raises:
         TypeError: if an argument is of the wrong type, or one of another package's layers.
@@ -179,6 +206,8 @@ class CudnnGRU(CudnnRNN):
         name: str | None = None,
         *,
         reset_after: bool = True,
+        activation: str = "tanh",
+        recurrent_activation: str = "sigmoid",
         recurrent_initializer: Any = None,
         bias_mode: str = "double",
         return_sequences: bool = True,
@@ -198,6 +227,10 @@ class CudnnGRU(CudnnRNN):
     ):
         if not reset_after:
             self.rnn_mode = constants.GRU_RESET_BEFORE
+        self._own_arguments = {
+            "activation": activation,
+            "recurrent_activation": recurrent_activation,
+        }
         super().__init__(**_for_all(locals()))
 
     @property

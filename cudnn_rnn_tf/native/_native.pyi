@@ -21,6 +21,8 @@ class ParamLayout:
         dropout: float = 0.0,
         cell_clip: float = 0.0,
         recurrent_dropout: float = 0.0,
+        activation: str = "",
+        recurrent_activation: str = "",
     ) -> None: ...
     @property
     def size(self) -> int: ...

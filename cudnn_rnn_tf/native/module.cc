@@ -102,9 +102,9 @@ Raises:
       .def_property_readonly(
           "is_in_cudnn",
           [](const LayoutBinding& layout) {
-            return layout.spec().kind().is_in_cudnn();
+            return layout.spec().is_in_cudnn();
           },
-          "Whether cuDNN has the cell.")
+          "Whether cuDNN has the cell with its activations.")
       .def_property_readonly(
           "num_dirs",
           [](const LayoutBinding& layout) { return layout.spec().num_dirs(); })

@@ -15,6 +15,30 @@ from cudnn_rnn_tf.lengths_and_masks import in_32_bits, reverse_sequences
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut
 
 
+def _within_0_and_1(x: tf.Tensor) -> tf.Tensor:
+    return tf.clip_by_value(x, 0.0, 1.0)
+
+
+_ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "tanh": tf.tanh,
+    "sigmoid": tf.sigmoid,
+    "relu": tf.nn.relu,
+    "linear": tf.identity,
+    # The gradient of TensorFlow's op has none.
+    "softsign": lambda x: x / (1.0 + tf.abs(x)),
+    "elu": tf.nn.elu,
+    "hard_sigmoid": lambda x: _within_0_and_1(x / 6.0 + 0.5),
+    "keras_2_hard_sigmoid": lambda x: _within_0_and_1(0.2 * x + 0.5),
+}
+
+
+def _activations(config: RnnConfig) -> tuple[Callable[[tf.Tensor], tf.Tensor], ...]:
+    """Returns what a network's gates pass through, and its candidate and c."""
+    own = "relu" if config.rnn_mode == constants.CUDNN_RNN_RELU else "tanh"
+    names = (config.recurrent_activation or "sigmoid", config.activation or own)
+    return tuple(_ACTIVATIONS[name] for name in names)
+
+
 def forward(
     config: RnnConfig,
     inputs: tf.Tensor,
@@ -257,11 +281,12 @@ def _lstm_step(
     if layer.vectors is not None:
         i += layer.vectors[0] * before
         f += layer.vectors[1] * before
-    c = tf.sigmoid(f) * before + tf.sigmoid(i) * tf.tanh(g)
+    gate, activation = _activations(config)
+    c = gate(f) * before + gate(i) * activation(g)
     after = ops.clip_cell_state(config, c)
     if layer.vectors is not None:
         o += layer.vectors[2] * after
-    h = tf.sigmoid(o) * tf.tanh(after)
+    h = gate(o) * activation(after)
     if layer.projection is not None:
         h = tf.matmul(h, layer.projection, transpose_b=True)
     return [h, c]
@@ -276,8 +301,9 @@ def _gru_step(
 ) -> list[tf.Tensor]:
     x_r, x_z, x_n = tf.split(input_side, 3, axis=-1)
     h_r, h_z, h_n = tf.split(_recurrent_side(layer, masks, h), 3, axis=-1)
-    z = tf.sigmoid(x_z + h_z)
-    return [(1.0 - z) * tf.tanh(x_n + tf.sigmoid(x_r + h_r) * h_n) + z * h]
+    gate, activation = _activations(config)
+    z = gate(x_z + h_z)
+    return [(1.0 - z) * activation(x_n + gate(x_r + h_r) * h_n) + z * h]
 
 
 def _gru_step_reset_before(
@@ -290,13 +316,14 @@ def _gru_step_reset_before(
     units = config.num_units
     x_gates, x_n = tf.split(input_side, (2 * units, units), axis=-1)
     of_gates, of_candidate = _split_recurrent_side(layer, 2 * units)
+    gate, activation = _activations(config)
     r, z = tf.split(
-        tf.sigmoid(x_gates + _recurrent_side(of_gates, masks if masks is None else masks[:2], h)),
+        gate(x_gates + _recurrent_side(of_gates, masks if masks is None else masks[:2], h)),
         2,
         axis=-1,
     )
     h_n = _recurrent_side(of_candidate, masks if masks is None else masks[2:], r * h)
-    return [(1.0 - z) * tf.tanh(x_n + h_n) + z * h]
+    return [(1.0 - z) * activation(x_n + h_n) + z * h]
 
 
 def _split_recurrent_side(layer: PseudoLayer, row: int) -> tuple[PseudoLayer, PseudoLayer]:
@@ -315,5 +342,5 @@ def _rnn_step(
     input_side: tf.Tensor,
     h: tf.Tensor,
 ) -> list[tf.Tensor]:
-    activation = tf.tanh if config.rnn_mode == "rnn_tanh" else tf.nn.relu
+    _, activation = _activations(config)
     return [activation(input_side + _recurrent_side(layer, masks, h))]

@@ -3,7 +3,10 @@
 // number, a vector of numbers or one of XLA's operations, and F brings the
 // functions of V that a cell computes with.
 //
-// F has Sigmoid, Tanh, Relu, and
+// F has Relu, and
+//   Gate(x), Activate(x): what gates, or a candidate and c, pass through; they
+//     are the sigmoid and tanh unless the network says otherwise.
+//   GateSlope(y), Slope(y): the slopes where these are y.
 //   OneMinus(x): 1 - x.
 //   Between(a, x, y): a * x + (1 - a) * y.
 //   Limit(c): c within the bounds of cell clipping, or c without clipping.
@@ -69,6 +72,7 @@ struct CellShape {
   static void VectorGradients(const F&, const V*, V, V, V*) {}
 };
 
+#include "activations.h"
 #include "gru.h"
 #include "gru_reset_before.h"
 #include "lstm.h"

@@ -5,10 +5,10 @@ struct Gru : CellShape<3, 2> {
 
   template <typename F, typename V>
   static void Forward(const F& f, const V* z, V* h, V*, V* kept) {
-    kept[0] = f.Sigmoid(z[0]);
-    kept[1] = f.Sigmoid(z[1]);
+    kept[0] = f.Gate(z[0]);
+    kept[1] = f.Gate(z[1]);
     kept[3] = z[3];
-    kept[2] = f.Tanh(z[2] + kept[0] * kept[3]);
+    kept[2] = f.Activate(z[2] + kept[0] * kept[3]);
     *h = f.Between(kept[1], *h, kept[2]);
   }
 
@@ -19,10 +19,10 @@ struct Gru : CellShape<3, 2> {
   template <typename F, typename V>
   static Factors<typename F::Factor> Prepare(const F& f, const V* kept,
                                              V h_before, V, V) {
-    const V rest = f.OneMinus(kept[1]), slope = f.OneMinus(kept[2] * kept[2]);
+    const V rest = f.OneMinus(kept[1]), slope = f.Slope(kept[2]);
     return {
-        f.Product(rest, slope, kept[3], kept[0], f.OneMinus(kept[0])),
-        f.Product(h_before - kept[2], kept[1], f.OneMinus(kept[1])),
+        f.Product(rest, slope, kept[3], f.GateSlope(kept[0])),
+        f.Product(h_before - kept[2], f.GateSlope(kept[1])),
         f.Product(rest, slope),
         f.Product(rest, slope, kept[0]),
         f.Product(kept[1]),

@@ -5,13 +5,13 @@ struct GruResetBefore : CellShape<3, 2, /*resets_before=*/true> {
 
   template <typename F, typename V>
   static void ResetForward(const F& f, const V* z, V h, V* kept) {
-    kept[0] = f.Sigmoid(z[0]);
+    kept[0] = f.Gate(z[0]);
     kept[3] = kept[0] * h;
   }
   template <typename F, typename V>
   static void Forward(const F& f, const V* z, V* h, V*, V* kept) {
-    kept[1] = f.Sigmoid(z[1]);
-    kept[2] = f.Tanh(z[2]);
+    kept[1] = f.Gate(z[1]);
+    kept[2] = f.Activate(z[2]);
     *h = f.Between(kept[1], *h, kept[2]);
   }
 
@@ -23,8 +23,8 @@ struct GruResetBefore : CellShape<3, 2, /*resets_before=*/true> {
   static Factors<typename F::Factor> Prepare(const F& f, const V* kept,
                                              V h_before, V, V) {
     return {
-        f.Product(h_before - kept[2], kept[1], f.OneMinus(kept[1])),
-        f.Product(f.OneMinus(kept[1]), f.OneMinus(kept[2] * kept[2])),
+        f.Product(h_before - kept[2], f.GateSlope(kept[1])),
+        f.Product(f.OneMinus(kept[1]), f.Slope(kept[2])),
         f.Product(kept[1]),
     };
   }
@@ -40,6 +40,6 @@ struct GruResetBefore : CellShape<3, 2, /*resets_before=*/true> {
   static void ResetBackward(const F& f, const V* kept, V h, V through, V* dh,
                             V* dz) {
     *dh = *dh + through * kept[0];
-    dz[0] = through * h * kept[0] * f.OneMinus(kept[0]);
+    dz[0] = through * h * f.GateSlope(kept[0]);
   }
 };

@@ -5,17 +5,17 @@ struct Lstm : CellShape<4> {
 
   template <typename F, typename V>
   static void Forward(const F& f, const V* z, V* h, V* c, V* kept) {
-    kept[0] = f.Sigmoid(z[0]);
-    kept[1] = f.Sigmoid(z[1]);
-    kept[2] = f.Tanh(z[2]);
-    kept[3] = f.Sigmoid(z[3]);
+    kept[0] = f.Gate(z[0]);
+    kept[1] = f.Gate(z[1]);
+    kept[2] = f.Activate(z[2]);
+    kept[3] = f.Gate(z[3]);
     *c = kept[1] * f.Limit(*c) + kept[0] * kept[2];
     *h = Output(f, kept, *c);
   }
   // The h of a step, which a backward pass with a projection computes again.
   template <typename F, typename V>
   static V Output(const F& f, const V* kept, V c) {
-    return kept[3] * f.Tanh(f.Limit(c));
+    return kept[3] * f.Activate(f.Limit(c));
   }
 
   template <typename Factor>
@@ -25,13 +25,13 @@ struct Lstm : CellShape<4> {
   template <typename F, typename V>
   static Factors<typename F::Factor> Prepare(const F& f, const V* kept, V, V c,
                                              V c_before) {
-    const V tanh_c = f.Tanh(f.Limit(c));
+    const V active_c = f.Activate(f.Limit(c));
     return {
-        f.ThroughLimit(c, f.Product(kept[3], f.OneMinus(tanh_c * tanh_c))),
-        f.Product(kept[2], kept[0], f.OneMinus(kept[0])),
-        f.Product(f.Limit(c_before), kept[1], f.OneMinus(kept[1])),
-        f.Product(kept[0], f.OneMinus(kept[2] * kept[2])),
-        f.Product(tanh_c, kept[3], f.OneMinus(kept[3])),
+        f.ThroughLimit(c, f.Product(kept[3], f.Slope(active_c))),
+        f.Product(kept[2], f.GateSlope(kept[0])),
+        f.Product(f.Limit(c_before), f.GateSlope(kept[1])),
+        f.Product(kept[0], f.Slope(kept[2])),
+        f.Product(active_c, f.GateSlope(kept[3])),
         f.ThroughLimit(c_before, f.Product(kept[1])),
     };
   }

@@ -7,11 +7,11 @@ struct LstmPeephole : Lstm {
   template <typename F, typename V>
   static void Forward(const F& f, const V* z, V* h, V* c, V* kept) {
     const V before = f.Limit(*c);
-    kept[0] = f.Sigmoid(z[0] + f.OfVector(0) * before);
-    kept[1] = f.Sigmoid(z[1] + f.OfVector(1) * before);
-    kept[2] = f.Tanh(z[2]);
+    kept[0] = f.Gate(z[0] + f.OfVector(0) * before);
+    kept[1] = f.Gate(z[1] + f.OfVector(1) * before);
+    kept[2] = f.Activate(z[2]);
     *c = kept[1] * before + kept[0] * kept[2];
-    kept[3] = f.Sigmoid(z[3] + f.OfVector(2) * f.Limit(*c));
+    kept[3] = f.Gate(z[3] + f.OfVector(2) * f.Limit(*c));
     *h = Output(f, kept, *c);
   }
 
@@ -20,16 +20,16 @@ struct LstmPeephole : Lstm {
   template <typename F, typename V>
   static Factors<typename F::Factor> Prepare(const F& f, const V* kept, V, V c,
                                              V c_before) {
-    const V tanh_c = f.Tanh(f.Limit(c));
-    const V input = kept[2] * kept[0] * f.OneMinus(kept[0]);
-    const V forget = f.Limit(c_before) * kept[1] * f.OneMinus(kept[1]);
-    const V output = tanh_c * kept[3] * f.OneMinus(kept[3]);
+    const V active_c = f.Activate(f.Limit(c));
+    const V input = kept[2] * f.GateSlope(kept[0]);
+    const V forget = f.Limit(c_before) * f.GateSlope(kept[1]);
+    const V output = active_c * f.GateSlope(kept[3]);
     return {
-        f.ThroughLimit(c, f.Product(kept[3] * f.OneMinus(tanh_c * tanh_c) +
-                                    output * f.OfVector(2))),
+        f.ThroughLimit(
+            c, f.Product(kept[3] * f.Slope(active_c) + output * f.OfVector(2))),
         f.Product(input),
         f.Product(forget),
-        f.Product(kept[0], f.OneMinus(kept[2] * kept[2])),
+        f.Product(kept[0], f.Slope(kept[2])),
         f.Product(output),
         f.ThroughLimit(c_before, f.Product(kept[1] + input * f.OfVector(0) +
                                            forget * f.OfVector(1))),

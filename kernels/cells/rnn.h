@@ -2,7 +2,7 @@
 struct RnnTanh : CellShape<1> {
   template <typename F, typename V>
   static void Forward(const F& f, const V* z, V* h, V*, V* kept) {
-    *h = kept[0] = f.Tanh(z[0]);
+    *h = kept[0] = f.Activate(z[0]);
   }
 
   template <typename Factor>
@@ -12,7 +12,7 @@ struct RnnTanh : CellShape<1> {
   template <typename F, typename V>
   static Factors<typename F::Factor> Prepare(const F& f, const V* kept, V, V,
                                              V) {
-    return {f.Product(f.OneMinus(kept[0] * kept[0]))};
+    return {f.Product(f.Slope(kept[0]))};
   }
   template <typename Factor, typename V>
   static void Backward(const Factors<Factor>& by, V dh, V*, V*, V* dz) {

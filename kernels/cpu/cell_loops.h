@@ -4,6 +4,7 @@
 #define CUDNN_RNN_TF_KERNELS_CPU_CELL_LOOPS_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cpu/simd_kernels.h"
 #include "kernels/cpu/simd_math.h"
@@ -40,6 +41,10 @@ struct CellFunctions {
   V Tanh(V x) const { return CRNN_SIMD_NAME::Tanh(x); }
   // Comparisons are written so that a NaN stays a NaN.
   V Relu(V x) const { return x < T(0) ? V{} : x; }
+  V Gate(V x) const { return Sigmoid(x); }
+  V Activate(V x) const { return Tanh(x); }
+  V GateSlope(V y) const { return y * OneMinus(y); }
+  V Slope(V y) const { return OneMinus(y * y); }
   V OneMinus(V x) const { return T(1) - x; }
   V Between(V a, V x, V y) const { return (T(1) - a) * y + a * x; }
   V Limit(V c) const {
@@ -63,12 +68,52 @@ struct CellFunctions {
   V OfVector(int i) const { return vectors[i]; }
 };
 
-// Returns the functions for a vector's units.
-template <typename Cell, typename T, typename Memory>
-__attribute__((always_inline)) inline CellFunctions<T> FunctionsAt(
-    const CellRow<T>& row, Memory memory, int64_t j) {
-  CellFunctions<T> functions;
+// The same, with the activations that a row names.
+template <typename T>
+struct ChosenFunctions : CellFunctions<T> {
+  using V = Vector<T>;
+  int activation, recurrent_activation;
+
+  V Linear(V x, double a, double b) const { return T(a) * x + T(b); }
+  V Abs(V x) const { return x < T(0) ? -x : x; }
+  V Min0(V x) const { return x > T(0) ? V{} : x; }
+  V ExpMinus1(V x) const { return CRNN_SIMD_NAME::ExpMinus1(x); }
+  V Within01(V x) const {
+    x = x < T(0) ? V{} : x;
+    return x > T(1) ? V{} + T(1) : x;
+  }
+  V Step(V y) const { return y > T(0) ? V{} + T(1) : V{}; }
+  V Inside01(V y) const { return y < T(1) ? Step(y) : V{}; }
+
+  // Calls keep the loops small, of which there is one for each kind of cell.
+  __attribute__((noinline)) V Of(int which, V x) const {
+    return Activated(*this, which, x);
+  }
+  __attribute__((noinline)) V SlopeOf(int which, V y) const {
+    return SlopeAt(*this, which, y);
+  }
+  V Gate(V x) const { return Of(recurrent_activation, x); }
+  V Activate(V x) const { return Of(activation, x); }
+  V GateSlope(V y) const { return SlopeOf(recurrent_activation, y); }
+  V Slope(V y) const { return SlopeOf(activation, y); }
+};
+
+// Returns the functions for a row and, at a vector's units, with their numbers.
+template <typename Functions, typename T>
+__attribute__((always_inline)) inline Functions FunctionsOf(
+    const CellRow<T>& row) {
+  Functions functions;
   functions.clip = row.clip;
+  if constexpr (std::is_same_v<Functions, ChosenFunctions<T>>) {
+    functions.activation = row.activation;
+    functions.recurrent_activation = row.recurrent_activation;
+  }
+  return functions;
+}
+template <typename Cell, typename Functions, typename T, typename Memory>
+__attribute__((always_inline)) inline Functions FunctionsAt(
+    const CellRow<T>& row, Memory memory, int64_t j) {
+  auto functions = FunctionsOf<Functions>(row);
   for (int i = 0; i < Cell::kVectors; ++i) {
     functions.vectors[i] = memory.Load(row.vectors + i * row.stride + j);
   }
@@ -101,13 +146,13 @@ struct Slots {
   }
 };
 
-template <typename T, typename Cell>
+template <typename T, typename Cell, typename Functions>
 void CellForward(int64_t n, const CellRow<T>& given) {
   // Stores of vectors might change any memory, but not a copy.
   const CellRow<T> row = given;
   const Slots<Cell, false, T> slots = {row};
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
-    const auto functions = FunctionsAt<Cell>(row, memory, j);
+    const auto functions = FunctionsAt<Cell, Functions>(row, memory, j);
     Vector<T> z[Cell::kSlots], kept[Cell::kSlots], h = {}, c = {};
     slots.Load(memory, j, z);
     if constexpr (Cell::kSplitsGate) {
@@ -122,12 +167,12 @@ void CellForward(int64_t n, const CellRow<T>& given) {
   });
 }
 
-template <typename T, typename Cell>
+template <typename T, typename Cell, typename Functions>
 void CellBackward(int64_t n, const CellRow<T>& given) {
   const CellRow<T> row = given;
   const Slots<Cell, false, T> slots = {row};
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
-    const auto functions = FunctionsAt<Cell>(row, memory, j);
+    const auto functions = FunctionsAt<Cell, Functions>(row, memory, j);
     Vector<T> kept[Cell::kSlots], dz[Cell::kSlots];
     Vector<T> h_before = {}, c = {}, c_before = {}, carry_h = {}, dc = {};
     slots.Load(memory, j, kept);
@@ -149,10 +194,10 @@ void CellBackward(int64_t n, const CellRow<T>& given) {
   });
 }
 
-template <typename T, typename Cell>
+template <typename T, typename Cell, typename Functions>
 void CellResetForward(int64_t n, const CellRow<T>& given) {
   const CellRow<T> row = given;
-  const CellFunctions<T> functions = {row.clip, {}};
+  const auto functions = FunctionsOf<Functions>(row);
   const Slots<Cell, true, T> slots = {row};
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
     Vector<T> z[Cell::kSlots] = {}, kept[Cell::kSlots] = {};
@@ -162,10 +207,10 @@ void CellResetForward(int64_t n, const CellRow<T>& given) {
   });
 }
 
-template <typename T, typename Cell>
+template <typename T, typename Cell, typename Functions>
 void CellResetBackward(int64_t n, const CellRow<T>& given, const T* through) {
   const CellRow<T> row = given;
-  const CellFunctions<T> functions = {row.clip, {}};
+  const auto functions = FunctionsOf<Functions>(row);
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
     const Vector<T> reset = memory.Load(row.gates + j);
     Vector<T> dh = memory.Load(row.dh + j), dz = {};
@@ -179,7 +224,7 @@ void CellResetBackward(int64_t n, const CellRow<T>& given, const T* through) {
 template <typename T, typename Cell>
 void CellAddVectors(int64_t n, const CellRow<T>& given, T* sums) {
   const CellRow<T> row = given;
-  const CellFunctions<T> functions = {row.clip, {}};
+  const auto functions = FunctionsOf<CellFunctions<T>>(row);
   const Slots<Cell, false, T> slots = {row};
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
     Vector<T> dz[Cell::kSlots], of_step[Cell::kVectors + 1];
@@ -194,11 +239,12 @@ void CellAddVectors(int64_t n, const CellRow<T>& given, T* sums) {
 }
 
 // Returns the kernels of all cells, in the order of the list.
-template <typename T, typename... Cells>
+template <typename T, typename Functions, typename... Cells>
 const CellKernels<T>* MakeCellKernels(CellList<Cells...>) {
   static constexpr CellKernels<T> kernels[] = {
-      {CellForward<T, Cells>, CellBackward<T, Cells>,
-       CellResetForward<T, Cells>, CellResetBackward<T, Cells>,
+      {CellForward<T, Cells, Functions>, CellBackward<T, Cells, Functions>,
+       CellResetForward<T, Cells, Functions>,
+       CellResetBackward<T, Cells, Functions>,
        Cells::kVectors > 0 ? CellAddVectors<T, Cells> : nullptr}...};
   return kernels;
 }

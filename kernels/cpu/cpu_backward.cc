@@ -257,9 +257,7 @@ CellRow<T> CpuNetwork<T>::RowOfStep(const BackwardLayer& layer,
   const auto& kept = layer.kept[group.dir];
   const int64_t of_row = strand.Row(t, r) * units_ + unit;
   const int64_t previous = rows_.PreviousRow(strand, t, r, group.dir);
-  CellRow<T> row = {};
-  row.stride = units_;
-  row.clip = static_cast<T>(spec_.cell_clip);
+  CellRow<T> row = EmptyRow();
   row.gates = kept.gates + strand.Row(t, r) * gates_ + unit;
   row.h_before = layer.output + previous * layer_out_ + group.dir * out_ + unit;
   if (cell_.num_vectors > 0) row.vectors = layer.vectors[group.dir] + unit;

@@ -67,9 +67,7 @@ void CpuNetwork<T>::BackwardVectors(const BackwardLayer& layer,
     const int64_t* const previous = previous_rows_[dir].data();
     schedule->AddRanges(units_, kSliceCols, [=](int64_t first, int64_t last) {
       std::vector<T> sums(cell_.num_vectors * units_);
-      CellRow<T> at = {};
-      at.stride = units_;
-      at.clip = static_cast<T>(spec_.cell_clip);
+      CellRow<T> at = EmptyRow();
       for (int64_t row = 0; row < rows_.num_rows(); ++row) {
         at.gates = kept.gates + row * gates_ + first;
         at.c = kept.cell + row * units_ + first;

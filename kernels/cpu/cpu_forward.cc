@@ -364,9 +364,7 @@ CellRow<T> CpuNetwork<T>::RowOfStep(const ForwardLayer& layer,
                                     int64_t r, int64_t unit) const {
   const auto& scratch = layer.scratch[group_index];
   const int64_t begin = r * h_stride_ + unit, of_units = r * units_ + unit;
-  CellRow<T> row = {};
-  row.stride = units_;
-  row.clip = static_cast<T>(spec_.cell_clip);
+  CellRow<T> row = EmptyRow();
   row.gates = of_step.gates[r] + unit;
   row.h_before = scratch.h[step % 2] + begin;
   row.h = spec_.num_proj > 0 ? scratch.unprojected + of_units

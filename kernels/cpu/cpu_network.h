@@ -208,7 +208,24 @@ class CpuNetwork {
   }
 
   const CellKernels<T>& CellSteps() const {
-    return Kernels<T>().cells[static_cast<int>(spec_.rnn_mode)];
+    const SimdKernels<T>& kernels = Kernels<T>();
+    return (spec_.has_own_activations()
+                ? kernels.cells
+                : kernels.chosen_cells)[static_cast<int>(spec_.rnn_mode)];
+  }
+  // Returns what all rows have in common.
+  CellRow<T> EmptyRow() const {
+    const auto number_of = [](Activation activation, Activation own) {
+      return static_cast<int>(activation == Activation::kOwn ? own
+                                                             : activation);
+    };
+    CellRow<T> row = {};
+    row.stride = units_;
+    row.clip = static_cast<T>(spec_.cell_clip);
+    row.activation = number_of(spec_.activation, Activation::kTanh);
+    row.recurrent_activation =
+        number_of(spec_.recurrent_activation, Activation::kSigmoid);
+    return row;
   }
   bool has_dropout(int64_t layer) const {
     return problem_.is_training && spec_.dropout > 0.0f && layer > 0;

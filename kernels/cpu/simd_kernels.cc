@@ -419,7 +419,8 @@ SimdKernels<T> MakeKernels() {
   kernels.copy_to_panels = CopyToPanels<T>;
   kernels.transpose = Transpose<T>;
   kernels.add_column_sums = AddColumnSums<T>;
-  kernels.cells = MakeCellKernels<T>(AllCells());
+  kernels.cells = MakeCellKernels<T, CellFunctions<T>>(AllCells());
+  kernels.chosen_cells = MakeCellKernels<T, ChosenFunctions<T>>(AllCells());
   return kernels;
 }
 

@@ -18,6 +18,8 @@ template <typename T>
 struct CellRow {
   int64_t stride;
   T clip;  // The bound of c, or 0.
+  // Numbers of an Activation; only chosen_cells read them.
+  int activation, recurrent_activation;
   T *gates, *last_slot;
   const T* last_bias;  // Added to the slot after the gates.
   const T* h_before;
@@ -115,8 +117,10 @@ struct SimdKernels {
   void (*add_column_sums)(int64_t rows, int64_t n, const T* from,
                           int64_t stride, T* sums);
 
-  // Indexed by RnnMode.
+  // Indexed by RnnMode. The first have the cells' own activations, the others
+  // those that the rows name.
   const CellKernels<T>* cells;
+  const CellKernels<T>* chosen_cells;
 };
 
 // The gates' functions alone, so that tests can check their accuracy.

@@ -149,6 +149,12 @@ inline Floats Tanh(Floats x) {
   return (Floats)((Ints)magnitude | ((Ints)x & kSign));
 }
 
+// Computes exp(x) - 1, for x up to 0.
+inline Floats ExpMinus1(Floats x) {
+  const SplitExp exp(AtLeast(x, -88.0f));
+  return exp.scale * exp.rest + (exp.scale - 1.0f);
+}
+
 inline Doubles Sigmoid(Doubles x) {
   for (int64_t i = 0; i < kWidth<double>; ++i) {
     x[i] = 1.0 / (1.0 + __builtin_exp(-x[i]));
@@ -157,6 +163,10 @@ inline Doubles Sigmoid(Doubles x) {
 }
 inline Doubles Tanh(Doubles x) {
   for (int64_t i = 0; i < kWidth<double>; ++i) x[i] = __builtin_tanh(x[i]);
+  return x;
+}
+inline Doubles ExpMinus1(Doubles x) {
+  for (int64_t i = 0; i < kWidth<double>; ++i) x[i] = __builtin_expm1(x[i]);
   return x;
 }
 

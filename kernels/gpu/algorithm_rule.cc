@@ -87,7 +87,7 @@ bool HasHalvedSteps(const RnnProblem& problem, bool allow_tf32,
   // products over all steps are not in float16.
   constexpr int64_t kMultiple = 8, kFewestWeights = int64_t{1} << 21;
   return problem.dtype == RnnDataType::kFloat32 && allow_tf32 &&
-         HasTf32(gpu.architecture) && spec.rnn_mode != RnnMode::kRnnRelu &&
+         HasTf32(gpu.architecture) && spec.bounds_h() &&
          !spec.resets_before() && !problem.has_recurrent_dropout() &&
          spec.num_units % kMultiple == 0 &&
          spec.output_size() % kMultiple == 0 &&
@@ -98,7 +98,7 @@ bool HasHalvedSteps(const RnnProblem& problem, bool allow_tf32,
 bool MayBeSteps(const RnnProblem& problem, bool allow_tf32,
                 const DeviceLimits& gpu) {
   if (problem.has_recurrent_dropout() || problem.has_sequence_lengths ||
-      problem.has_resets || !problem.spec.kind().is_in_cudnn() ||
+      problem.has_resets || !problem.spec.is_in_cudnn() ||
       problem.spec.num_proj == problem.spec.num_units) {
     return true;
   }
@@ -172,7 +172,7 @@ bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
     return cycles > std::min(most, (problem.is_training ? 2 : 1) * 50e3);
   }
   // persist_static is for one or two sequences.
-  const bool is_in_cudnn = problem.spec.kind().is_in_cudnn();
+  const bool is_in_cudnn = problem.spec.is_in_cudnn();
   if (is_in_cudnn && !problem.is_training && problem.batch_size <= 2 &&
       cycles > 3e3 &&
       CudnnAlgorithmFor(problem, allow_tf32) ==
@@ -219,16 +219,15 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
   // lacks resets and some kinds of cells.
   const bool drops = problem.has_recurrent_dropout();
   const bool is_ours =
-      drops || problem.has_resets || !problem.spec.kind().is_in_cudnn();
+      drops || problem.has_resets || !problem.spec.is_in_cudnn();
   const bool may_be_ours =
       wish == RnnAlgorithm::kAuto || wish == RnnAlgorithm::kPersistent;
   if (is_ours && !may_be_ours) {
     return {RnnStatus::Code::kUnimplemented,
             std::string("the algorithm ") + NameOf(wish) + " cannot run " +
                 (drops ? std::string("recurrent_dropout in training")
-                 : problem.has_resets
-                     ? std::string("resets")
-                     : std::string("rnn_mode ") + problem.spec.kind().name) +
+                 : problem.has_resets ? std::string("resets")
+                                      : problem.spec.LackOfCudnn()) +
                 "; auto and persistent can"};
   }
   const bool must_be_ours = is_ours || wish == RnnAlgorithm::kPersistent;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/ceil_div.h"
@@ -34,6 +35,17 @@ inline const char* TypeMacro(RnnDataType dtype) {
 }
 inline std::string CellMacro(RnnMode mode) {
   return std::string("CELL=") + KindOf(mode).type;
+}
+inline std::vector<std::string> ActivationMacros(Activation activation,
+                                                 Activation recurrent) {
+  std::vector<std::string> macros;
+  for (const auto& [name, value] :
+       {std::pair("ACTIVATION=", activation),
+        std::pair("RECURRENT_ACTIVATION=", recurrent)}) {
+    if (value == Activation::kOwn) continue;
+    macros.push_back(name + std::to_string(static_cast<int>(value)));
+  }
+  return macros;
 }
 
 // Gets the kernel `entry` of the embedded file `file`, compiled with `macros`

@@ -146,13 +146,12 @@ PlanCache::Made MakeGpuPlan(const RnnProblem& problem, int choice,
     return {{}, std::move(plan), is_provisional};
   }
   if (problem.has_recurrent_dropout() || problem.has_resets ||
-      !problem.spec.kind().is_in_cudnn()) {
+      !problem.spec.is_in_cudnn()) {
     status.message +=
         (problem.has_recurrent_dropout()
              ? std::string(". In training with recurrent_dropout")
-         : problem.has_resets
-             ? std::string(". With resets")
-             : std::string(". For ") + problem.spec.kind().name) +
+         : problem.has_resets ? std::string(". With resets")
+                              : ". For " + problem.spec.LackOfCudnn()) +
         ", a GPU has no other algorithm; use keras.layers, or run the op on "
         "the CPU";
   }

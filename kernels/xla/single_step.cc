@@ -16,6 +16,7 @@ using xla::XlaOp;
 // The functions that cells.h asks for, but those of backward passes.
 struct Functions {
   float clip;  // 0 for none.
+  int activation, recurrent_activation;
   std::vector<XlaOp> vectors;
 
   XlaOp Sigmoid(XlaOp x) const { return xla::Logistic(x); }
@@ -29,6 +30,23 @@ struct Functions {
     if (clip == 0.0f) return c;
     const XlaOp bound = xla::ScalarLike(c, clip);
     return Clamp(Neg(bound), c, bound);
+  }
+  XlaOp Linear(XlaOp x, double a, double b) const {
+    return xla::ScalarLike(x, a) * x + xla::ScalarLike(x, b);
+  }
+  XlaOp Abs(XlaOp x) const { return xla::Abs(x); }
+  XlaOp Min0(XlaOp x) const { return Min(x, xla::ZerosLike(x)); }
+  XlaOp ExpMinus1(XlaOp x) const { return xla::Expm1(x); }
+  XlaOp Within01(XlaOp x) const {
+    return Clamp(xla::ZerosLike(x), x, xla::ScalarLike(x, 1.0));
+  }
+  XlaOp Gate(XlaOp x) const {
+    return recurrent_activation == 0
+               ? Sigmoid(x)
+               : Activated(*this, recurrent_activation, x);
+  }
+  XlaOp Activate(XlaOp x) const {
+    return activation == 0 ? Tanh(x) : Activated(*this, activation, x);
   }
   XlaOp OfVector(int i) const { return vectors[i]; }
 };
@@ -70,7 +88,10 @@ class PseudoLayer {
   template <typename Cell>
   void RunStep(XlaOp x, XlaOp* h, XlaOp* c) const {
     constexpr int kJoint = Cell::kJointGates;
-    Functions functions = {spec_.cell_clip, {}};
+    Functions functions = {spec_.cell_clip,
+                           static_cast<int>(spec_.activation),
+                           static_cast<int>(spec_.recurrent_activation),
+                           {}};
     for (int i = 0; i < Cell::kVectors; ++i) {
       functions.vectors.push_back(xla::ConvertElementType(
           Block(places_.vectors + i * spec_.num_units, {1, 1, spec_.num_units}),

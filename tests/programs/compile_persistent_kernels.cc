@@ -135,6 +135,8 @@ std::vector<Job> AllJobs() {
         }
         if (is_same) continue;
         add("steps.cu", {CellMacro(mode), std::string("IS_") + type.name});
+        if (KindOf(mode).num_vectors == 0) continue;
+        add("vectors.cu", {CellMacro(mode), std::string("IS_") + type.name});
       }
       if (is_same) continue;
       add("auxiliary.cu", {std::string("IS_") + type.name});

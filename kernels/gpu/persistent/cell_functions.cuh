@@ -24,6 +24,14 @@ static float Tanh(float x) { return tanhf(x); }
 #endif
 #endif
 
+// The numbers of the activations, if they are not the cell's own.
+#if !defined(ACTIVATION)
+#define ACTIVATION 1
+#endif
+#if !defined(RECURRENT_ACTIVATION)
+#define RECURRENT_ACTIVATION 2
+#endif
+
 using CellType = CELL;
 constexpr int kGates = CellType::kGates, kSlots = CellType::kSlots;
 constexpr int kVectors = CellType::kVectors;
@@ -51,6 +59,17 @@ struct Functions {
     return clip == 0.0f || (c < clip && c > -clip) ? factor : 0.0f;
   }
   Sum ReluSlope(Sum y) const { return y > 0.0f ? 1.0f : 0.0f; }
+  Sum Linear(Sum x, Sum a, Sum b) const { return a * x + b; }
+  Sum Abs(Sum x) const { return x < 0.0f ? -x : x; }
+  Sum Min0(Sum x) const { return x > 0.0f ? 0.0f : x; }
+  Sum ExpMinus1(Sum x) const { return expm1(x); }
+  Sum Within01(Sum x) const { return x < 0.0f ? 0.0f : x > 1.0f ? 1.0f : x; }
+  Sum Step(Sum y) const { return y > 0.0f ? 1.0f : 0.0f; }
+  Sum Inside01(Sum y) const { return y > 0.0f && y < 1.0f ? 1.0f : 0.0f; }
+  Sum Gate(Sum x) const { return Activated(*this, RECURRENT_ACTIVATION, x); }
+  Sum Activate(Sum x) const { return Activated(*this, ACTIVATION, x); }
+  Sum GateSlope(Sum y) const { return SlopeAt(*this, RECURRENT_ACTIVATION, y); }
+  Sum Slope(Sum y) const { return SlopeAt(*this, ACTIVATION, y); }
   Sum OfVector(int i) const { return vectors[i]; }
 
   // Reads the unit's numbers from [kVectors, units].

@@ -64,9 +64,14 @@ std::vector<int> WaysToMultiply(const KernelRequest& request,
   if (request.dtype != RnnDataType::kFloat32) return {Shape::kDirect};
   if (!HasTf32(gpu.architecture)) return {Shape::kFused};
   if (request.allow_tf32) {
-    // The h of ReLU networks has no bound. In the backward passes of small
-    // layers, finding the largest gradients takes longer than it saves.
-    if (request.rnn_mode == RnnMode::kRnnRelu) return {Shape::kDirect};
+    // The h of ReLU networks and their like has no bound. In the backward
+    // passes of small layers, finding the largest gradients takes longer than
+    // it saves.
+    if (request.rnn_mode == RnnMode::kRnnRelu ||
+        !HasBound(request.activation) ||
+        !HasBound(request.recurrent_activation)) {
+      return {Shape::kDirect};
+    }
     if (!request.is_backward) return {Shape::kHalves};
     return {Shape::kHalves, Shape::kDirect};
   }

@@ -26,6 +26,8 @@ struct KernelRequest {
   int batch_size;
   int num_layers;  // 1, or the layers of a stack, which run at once.
   bool has_resets = false;
+  Activation activation = Activation::kOwn;
+  Activation recurrent_activation = Activation::kOwn;
 };
 
 // A way to run a layer or a stack, and an estimate of the cycles that a step of

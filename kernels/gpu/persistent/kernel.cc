@@ -118,6 +118,10 @@ RnnStatus Kernel::Compile(const KernelRequest& request,
   std::vector<std::string> macros = ShapeMacros(shape);
   macros.push_back(TypeMacro(request.dtype));
   macros.push_back(CellMacro(request.rnn_mode));
+  for (const std::string& macro :
+       ActivationMacros(request.activation, request.recurrent_activation)) {
+    macros.push_back(macro);
+  }
   if (request.is_training) macros.push_back("IS_TRAINING");
   if (request.has_resets) macros.push_back("HAS_RESETS");
   CRNN_RETURN_IF_ERROR(

@@ -30,7 +30,9 @@ KernelRequest RequestOf(const RnnProblem& problem, bool allow_tf32,
           static_cast<int>(spec.num_dirs()),
           static_cast<int>(problem.batch_size),
           1,
-          problem.has_resets};
+          problem.has_resets,
+          spec.activation,
+          spec.recurrent_activation};
 }
 
 RnnStatus CheckProblem(const RnnProblem& problem) {

@@ -33,7 +33,7 @@ RnnStatus Check(const RnnProblem& problem) {
 bool MayHalve(const RnnProblem& problem, bool allow_tf32) {
   const RnnSpec& spec = problem.spec;
   return problem.dtype == RnnDataType::kFloat32 && allow_tf32 &&
-         spec.rnn_mode != RnnMode::kRnnRelu && !spec.resets_before() &&
+         spec.bounds_h() && !spec.resets_before() &&
          !problem.has_recurrent_dropout();
 }
 
@@ -47,8 +47,11 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
   if (MayHalve(problem, allow_tf32)) {
     CRNN_RETURN_IF_ERROR(loop->halves_.emplace().Compile());
   }
-  const std::vector<std::string> macros = {TypeMacro(problem.dtype),
-                                           CellMacro(problem.spec.rnn_mode)};
+  const RnnSpec& spec = problem.spec;
+  std::vector<std::string> macros =
+      ActivationMacros(spec.activation, spec.recurrent_activation);
+  macros.insert(macros.begin(),
+                {TypeMacro(problem.dtype), CellMacro(spec.rnn_mode)});
   for (const auto& [entry, kernel] :
        {std::pair("draw_masks", &loop->draw_masks_),
         {"forward_step", &loop->forward_step_},
