@@ -130,11 +130,14 @@ def test_single_steps_agree_with_the_reference(case, dtype):
 
 # cuDNN's passes.
 
+# cuDNN lacks peepholes.
+OF_CUDNN = [case for case in test_gpu.CASES if case.config.rnn_mode != "lstm_peephole"]
+
 
 @pytest.mark.usefixtures("without_tf32")
 @pytest.mark.parametrize("algorithm", ["standard", "cudnn", "auto"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("case", test_gpu.CASES[::20], ids=str)
+@pytest.mark.parametrize("case", OF_CUDNN[::20], ids=str)
 def test_passes_of_cudnn_agree_with_the_reference(case, dtype, algorithm):
     data, expected = random_configs.draw_smooth_data(case, dtype)
     results = random_configs.run_forward(
