@@ -95,10 +95,20 @@ bool ParseName(std::string_view name, Enum* value) {
   return false;
 }
 
-// Whether what passes through has a bound, as the kinds' own do but ReLU.
-inline bool HasBound(Activation activation) {
-  return activation != Activation::kRelu && activation != Activation::kLinear &&
-         activation != Activation::kElu;
+// Whether h is at most 1 or its initial value, as it is but for ReLU where all
+// activations are the kinds' own.
+inline bool BoundsH(RnnMode mode, Activation activation, Activation of_gates) {
+  const auto has_bound = [](Activation each) {
+    return each != Activation::kRelu && each != Activation::kLinear &&
+           each != Activation::kElu;
+  };
+  // A GRU's h is a mean of two numbers only if a gate is at least 0.
+  const bool is_mean =
+      mode == RnnMode::kGru || mode == RnnMode::kGruResetBefore;
+  const bool is_signed =
+      of_gates == Activation::kTanh || of_gates == Activation::kSoftsign;
+  return mode != RnnMode::kRnnRelu && has_bound(activation) &&
+         has_bound(of_gates) && !(is_mean && is_signed);
 }
 
 // What is known of a kind of cell. Its arithmetic is in kernels/cells/.
@@ -153,8 +163,7 @@ struct RnnSpec {
     return kind().is_in_cudnn() && has_own_activations();
   }
   bool bounds_h() const {
-    return rnn_mode != RnnMode::kRnnRelu && HasBound(activation) &&
-           HasBound(recurrent_activation);
+    return BoundsH(rnn_mode, activation, recurrent_activation);
   }
   // Says what cuDNN lacks, if it is not.
   std::string LackOfCudnn() const;

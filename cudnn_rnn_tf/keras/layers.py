@@ -47,7 +47,7 @@ class RNN(TakesLengths, CompiledByXla, keras.layers.RNN):
 
     Example:
         ```python
-        cells = [keras.layers.LSTMCell(32), keras.layers.LSTMCell(32)]
+        cells = [cudnn_rnn_tf.keras.LSTMCell(32), cudnn_rnn_tf.keras.LSTMCell(32)]
         last = cudnn_rnn_tf.keras.RNN(cells)(np.zeros((4, 20, 16)))  # [4, 32]
         ```
     """

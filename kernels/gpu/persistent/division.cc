@@ -67,9 +67,8 @@ std::vector<int> WaysToMultiply(const KernelRequest& request,
     // The h of ReLU networks and their like has no bound. In the backward
     // passes of small layers, finding the largest gradients takes longer than
     // it saves.
-    if (request.rnn_mode == RnnMode::kRnnRelu ||
-        !HasBound(request.activation) ||
-        !HasBound(request.recurrent_activation)) {
+    if (!BoundsH(request.rnn_mode, request.activation,
+                 request.recurrent_activation)) {
       return {Shape::kDirect};
     }
     if (!request.is_backward) return {Shape::kHalves};
