@@ -206,7 +206,7 @@ def page(path: pathlib.Path) -> str:
         "reports name. A run that was stopped at its time limit has no summary. `initcheck` "
         "reports nothing where the memory that a pass writes to was filled with NaN first. So "
         "its other reports are of reads of that memory: cuDNN reads its scratch memory, and a "
-        "[test](../../tests/test_gpu_persistent.py) shows that the persistent kernels' results "
+        "[test](../../tests/gpu/test_gpu_persistent.py) shows that the persistent kernels' results "
         "are the same bits with and without the filling.",
     ]
     for (part, kind), line in sorted(last.items()):

@@ -16,6 +16,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Tests of benchmarks import them. The end of the path is the place where this directory's package
 # does not hide the one that is installed.
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+# A room's tests may take a function from another room's.
+sys.path.extend(
+    sorted({str(path.parent) for path in pathlib.Path(__file__).parent.glob("*/test_*.py")})
+)
 
 import pytest
 import tensorflow as tf
@@ -37,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--real-files",
         metavar="FOLDER",
-        help="where packages with models are downloaded to, for tests/test_real_files.py",
+        help="where packages with models are downloaded to, for tests/convert/test_real_files.py",
     )
 
 
@@ -93,7 +97,7 @@ def pytest_terminal_summary(terminalreporter, exitstatus: int, config: pytest.Co
             what = "slow tests, most of which prove the kernels (make test-all runs them)"
         left_out.append(f"{count:,} {what}")
     if not HAS_GPU:
-        left_out.append("tests/test_gpu*.py, as TensorFlow sees no GPU")
+        left_out.append("tests/gpu, as TensorFlow sees no GPU")
     if left_out:
         terminalreporter.write_line(f"Left out: {'; '.join(left_out)}")
 

@@ -18,7 +18,7 @@ import cudnn_rnn_tf as crnn
 # One worker of pytest-xdist runs all of them, so that what they share is compiled once.
 pytestmark = pytest.mark.xdist_group("run_saved_model")
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guides" / "deploying.md"
 BUILD, RUN = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
 

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="TensorFlow sees no GPU"),
 ]
 
-PROGRAM = pathlib.Path(__file__).parent / "programs" / "profiled_fit.py"
+PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "profiled_fit.py"
 
 
 def test_recurrent_layers_add_no_copies_to_the_host_and_no_waits(tmp_path):

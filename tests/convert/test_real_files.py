@@ -3,8 +3,8 @@
 The files of Keras are compared with NumPy in float64, and those of ONNX with ONNX Runtime.
 
 
-`pytest tests/test_real_files.py --real-files=FOLDER` downloads the packages to the folder, about
-140 MB, unless they are there.
+`pytest tests/convert/test_real_files.py --real-files=FOLDER` downloads the packages to the folder,
+about 140 MB, unless they are there.
 """
 
 import json

@@ -12,7 +12,7 @@ from fresh_process import run_program
 
 pytestmark = test_gpu.pytestmark
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def loaded_cudnn() -> str:

@@ -22,7 +22,7 @@ import cudnn_rnn_tf as crnn
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def threads() -> set[str]:

@@ -20,7 +20,7 @@ from packaging.version import Version
 
 pytestmark = pytest.mark.slow
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPU = ROOT / "kernels" / "gpu"
 HEADERS = ("cudnn.h", "cuda.h", "cublas_v2.h", "nvrtc.h")
 # Packages and their versions; where none is given, the newest one. Libraries' headers include some

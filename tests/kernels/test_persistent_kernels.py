@@ -16,7 +16,7 @@ import random_configs
 import reference
 from cxx import KERNEL_FLAGS, activation_macros, cell_macro, standard_headers
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 # The largest errors, relative to the largest number of a tensor. Results pass through a few dozen
 # steps, each of which is rounded to the type.
 TOLERANCE = {"float32": 1e-5, "float16": 0.01, "bfloat16": 0.06}

@@ -162,7 +162,7 @@ def test_served_by_a_fresh_process(cases):
 
 def test_of_an_earlier_version(tmp_path):
     """These were written when the ops had neither resets nor sequences of cell states."""
-    with tarfile.open(pathlib.Path(__file__).with_name("saved_models.tar.xz")) as files:
+    with tarfile.open(pathlib.Path(__file__).parents[1].joinpath("saved_models.tar.xz")) as files:
         files.extractall(tmp_path, filter="data")
     expected = dict(np.load(tmp_path / "expected.npz"))
     inputs = tf.constant(expected.pop("inputs"))
