@@ -110,10 +110,8 @@ def _work(system: str, commit: str, on_cpu: bool) -> None:
     """Writes to stdout what is measured of the models that stdin names, and a line after each."""
     timing.SAMPLE_SECONDS = SAMPLE_SECONDS
     versions = systems.FRAMEWORKS[system].versions()  # This imports the framework.
-    about = cpu_environment.environment() if on_cpu else gpu_environment.environment(commit)
-    for name in ("date", "load average before the run"):  # Those of all processes are one.
-        about.pop(name, None)
-    environment = {**about, "commit": commit, **versions}
+    about = (cpu_environment if on_cpu else gpu_environment).environment(commit)
+    environment = {**about, **versions}
     print(json.dumps({"system": system, "environment": environment}), flush=True)
     by_name = {model.name: model for model in models()}
     for name in map(str.strip, sys.stdin):

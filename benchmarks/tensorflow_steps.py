@@ -72,10 +72,5 @@ def describe(device: str, commit: str) -> dict[str, str]:
     import keras
     import tensorflow as tf
 
-    if device == "gpu":
-        about = gpu_environment.environment(commit)
-    else:
-        about = cpu_environment.environment()
-        if commit != "unknown":
-            about["commit"] = commit  # The code may lie there without its history.
+    about = (gpu_environment if device == "gpu" else cpu_environment).environment(commit)
     return about | {"TensorFlow": tf.__version__, "Keras": keras.__version__}

@@ -67,6 +67,8 @@ def networks_in(path: pathlib.Path) -> dict[str, StoredNetwork]:
     links = _Links(graph)
     networks = {}
     for name, network in named_arrays.networks_in(arrays).items():
+        if any(links.clips(cell["kernel"]) for cell in network.cells if "kernel" in cell):
+            network = network._replace(refusal="its cells clip their states")
         if network.rnn_mode == constants.CUDNN_LSTM and network.unsaid:
             biases = {links.forget_bias(cell["kernel"]) for cell in network.cells}
             if len(biases) == 1 and (bias := biases.pop()) is not None:
@@ -84,6 +86,18 @@ class _Links:
         for node in graph.node:
             for name in node.input:
                 self._readers.setdefault(name.removesuffix(":0"), []).append(node)
+
+    def clips(self, kernel: Any) -> bool:
+        """Returns whether a cell bounds its states, by operations in its scope or by itself."""
+        if not isinstance(kernel, Constant):
+            return False
+        root, _, path = kernel.node_name.partition("/")
+        bound = f"/{path.split('/')[-2]}/clip_by_value" if "/" in path else f"{root}/clip_by_value"
+        return any(bound in name for name in self._nodes if name.startswith(root)) or any(
+            product.attr["cell_clip"].f > 0
+            for product in self._behind(kernel.node_name)
+            if "cell_clip" in product.attr
+        )
 
     def forget_bias(self, kernel: Any) -> float | None:
         """Returns what a cell adds to its forget gate's bias.

@@ -90,7 +90,10 @@ class Bidirectional(TakesLengths, keras.layers.Bidirectional):
         mask: Any = None,
         training: bool | None = None,
         resets: Any = None,
+        sequences_mask: Any = None,
     ) -> Any:
+        if mask is None and resets is not None:
+            mask = sequences_mask  # As Keras calls the mask that comes with one of two tensors.
         # Keras's `call`, unlike its `__call__`, may get NumPy arrays.
         sequences = tf.convert_to_tensor(sequences)
         is_layer_dtype = sequences.dtype == tf.as_dtype(self.forward_layer.compute_dtype)

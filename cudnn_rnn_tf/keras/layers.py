@@ -41,7 +41,7 @@ class RNN(TakesLengths, CompiledByXla, keras.layers.RNN):
     The arguments, defaults, weights, configs and errors are those of `keras.layers.RNN`. The ops
     run an `LSTMCell`, `GRUCell` or `SimpleRNNCell` of Keras's own where they would run an `LSTM`,
     `GRU` or `SimpleRNN` with its arguments. Of `StackedRNNCells`, or of a list of cells, one op
-    runs as many in a row as agree in class, `units`, `use_bias`, `activation`, `reset_after` and
+    runs as many in a row as agree in class, `units`, `use_bias`, activations, `reset_after` and
     dtype policy, and have no dropout. Keras's loop runs all other cells. `runs_fused` says what
     runs them.
 
@@ -75,9 +75,12 @@ class RNN(TakesLengths, CompiledByXla, keras.layers.RNN):
         mask: Any = None,
         training: Any = False,
         resets: Any = None,
+        sequences_mask: Any = None,
     ) -> Any:
-        # Keras's `call` hands the mask to `inner_loop` as it is, and knows no resets.
-        mask = mask if resets is None else _MaskAndResets(mask, resets)
+        # Keras's `call` hands the mask to `inner_loop` as it is, and knows no resets. With these,
+        # the mask that comes with the sequences has another name.
+        if resets is not None:
+            mask = _MaskAndResets(sequences_mask if mask is None else mask, resets)
         return super().call(sequences, initial_state=initial_state, mask=mask, training=training)
 
     def inner_loop(
@@ -164,8 +167,8 @@ class LSTM(RNN, keras.layers.LSTM):
     The arguments, defaults, weights, configs and errors are those of `keras.layers.LSTM`. The op
     runs the layer in more cases than Keras's own op for GPUs: masks may leave out any steps, and
     `recurrent_dropout`, `unroll` and `use_bias=False` make no difference. Keras's loop runs it if
-    `activation` is not tanh, `recurrent_activation` not sigmoid, or `use_cudnn` False; in training
-    with `recurrent_dropout`, also if a GPU is older than a T4. `runs_fused` says what runs it.
+    it has an activation that the op lacks, such as selu, or `use_cudnn=False`; in training with
+    `recurrent_dropout`, also if a GPU is older than a T4. `runs_fused` says what runs it.
 
     Call arguments:
         sequences: [B, T, I].
@@ -220,7 +223,7 @@ class SimpleRNN(RNN, keras.layers.SimpleRNN):
     """Keras's plain recurrent layer, all of whose steps one op of this package runs.
 
     The arguments, defaults, weights, configs and errors are those of `keras.layers.SimpleRNN`. What
-    is said of `LSTM` holds here, too; but the op has ReLU as `activation` as well as tanh.
+    is said of `LSTM` holds here, too.
 
     Example:
         ```python

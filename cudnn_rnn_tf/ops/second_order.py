@@ -46,7 +46,7 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
     def differentiate() -> list[tf.Tensor]:
         masks = recurrent_masks = None
         if config.dropout and config.num_layers > 1:
-            masks = dropout_masks(config, output, lengths, seeds[0], time_major)
+            masks = dropout_masks(config, output, lengths, seeds[0], time_major, bool(resets))
         if config.recurrent_dropout:
             batch_size = tf.shape(output)[1 if time_major else 0]
             recurrent_masks = recurrent_dropout_masks(config, batch_size, seeds[0], output.dtype)
@@ -106,6 +106,7 @@ def dropout_masks(
     sequence_lengths: tf.Tensor | None,
     seed: tf.Tensor,
     time_major: bool,
+    has_resets: bool = False,
 ) -> list[list[tf.Tensor]]:
     """Returns the masks by which the pass of `outputs` multiplied each layer's output but the last.
 
@@ -124,7 +125,7 @@ def dropout_masks(
     rate = tf.cast(tf.constant(config.dropout, tf.float32), tf.float64)
     shares = tf.split(tf.eye(num_dirs * size, dtype=dtype), num_dirs)
     # On a GPU, the kernels that run what cuDNN lacks have other masks than cuDNN.
-    is_for_own_kernels = config.recurrent_dropout or not config.layout.is_in_cudnn
+    is_for_own_kernels = config.recurrent_dropout or has_resets or not config.layout.is_in_cudnn
     masks = []
     for layer in range(config.num_layers - 1):
         probe = RnnConfig(

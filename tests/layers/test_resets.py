@@ -140,6 +140,14 @@ def test_drop_ins(name, kind, go_backwards):
         np.testing.assert_allclose(final, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("make", [drop_ins.LSTM, lambda n: drop_ins.Bidirectional(drop_ins.GRU(n))])
+def test_mask_that_comes_with_the_sequences(make):
+    ids, layer = np.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 8]]), make(3)
+    embedded = keras.layers.Embedding(9, 4, mask_zero=True)(ids)
+    received = layer(embedded, resets=ids % 3 == 1)
+    np.testing.assert_array_equal(received, layer(embedded, resets=ids % 3 == 1, mask=ids > 0))
+
+
 def test_in_bidirectional():
     layer = drop_ins.Bidirectional(drop_ins.LSTM(4, return_sequences=True))
     steps = Steps("mask", 2)

@@ -215,6 +215,7 @@ def test_frozen_graphs(tmp_path):
         stack = rnn.MultiRNNCell([rnn.BasicLSTMCell(3, forget_bias=0.5) for _ in range(2)])
         sides = [rnn.LSTMCell(3, forget_bias=0.0) for _ in range(2)]
         relu = rnn.BasicLSTMCell(3, activation=tf.nn.relu)
+        clipped = rnn.LSTMCell(3, cell_clip=1.0)
         results = {
             "rnn/multi_rnn_cell": v1.nn.dynamic_rnn(stack, x, dtype="float32")[0],
             "bidirectional_rnn": tf.concat(
@@ -227,6 +228,7 @@ def test_frozen_graphs(tmp_path):
                 axis=1,
             ),
             "odd": v1.nn.dynamic_rnn(relu, x, dtype="float32", scope="odd")[0],
+            "clipped": v1.nn.dynamic_rnn(clipped, x, dtype="float32", scope="clipped")[0],
         }
         results = {name: tf.identity(each) for name, each in results.items()}
         session.run(v1.global_variables_initializer())
@@ -237,12 +239,13 @@ def test_frozen_graphs(tmp_path):
     path = tmp_path / "model.pb"
     path.write_bytes(frozen.SerializeToString())
     found = {each.name: each for each in file_inspection.inspect_file(path)}
-    assert len(found) == 4 and found["rnn/multi_rnn_cell"].num_layers == 2
+    assert len(found) == 5 and found["rnn/multi_rnn_cell"].num_layers == 2
     assert found["bidirectional_rnn"].direction == "bidirectional"
     for name, network in found.items():
         target = tmp_path / "m.keras"
-        if name.startswith("odd"):
-            assert "do not say the activations" in network.convert
+        if name.startswith(("odd", "clipped")):
+            reason = "do not say the activations" if name.startswith("odd") else "cells clip"
+            assert reason in network.convert
             continue
         assert network.convert == "yes", name
         convert.convert_file(path, target, name=name, force=True)
