@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import keras
 
 from cudnn_rnn_tf import constants
-from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
+from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN, without_later
 
 _Layer = TypeVar("_Layer", bound=type[CudnnRNN])
 
@@ -153,7 +153,7 @@ class CudnnLSTM(_Gated):
     def get_config(self) -> dict[str, Any]:
         initializer = keras.initializers.serialize(self.peephole_initializer)
         own = {"use_peepholes": self.use_peepholes, "peephole_initializer": initializer}
-        return {**super().get_config(), **own}
+        return without_later({**super().get_config(), **own})
 
 
 @_with_shared_arguments
@@ -238,7 +238,7 @@ class CudnnGRU(_Gated):
         return self.rnn_mode == constants.CUDNN_GRU
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "reset_after": self.reset_after}
+        return without_later({**super().get_config(), "reset_after": self.reset_after})
 
 
 @_with_shared_arguments

@@ -559,7 +559,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         return signed(super().get_build_config())
 
     def get_config(self) -> dict[str, Any]:
-        return {
+        config = {
             **super().get_config(),
             **self._config_arguments,
             "algorithm": self.algorithm,
@@ -580,6 +580,17 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             "bias_constraint": keras.constraints.serialize(self.bias_constraint),
             "recurrent_weight_dropout": self.recurrent_weight_dropout,
         }
+        return without_later(config)
+
+
+# Arguments that the first versions, which can read other files, do not know, and their defaults.
+_LATER = {"algorithm": "auto", "reset_after": True, "use_peepholes": False}
+_LATER |= {"recurrent_weight_dropout": 0.0, "peephole_initializer": None}
+
+
+def without_later(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns a config without later arguments that have their defaults."""
+    return {key: each for key, each in config.items() if key not in _LATER or each != _LATER[key]}
 
 
 def what_to_pass(value: Any) -> str:

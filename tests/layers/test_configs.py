@@ -18,6 +18,7 @@ VALUES = {
     "direction": "bidirectional",
     "dropout": 0.25,
     "recurrent_dropout": 0.25,
+    "recurrent_weight_dropout": 0.25,
     "seed": 17,
     "dtype": "float64",
     "name": "named",

@@ -279,7 +279,7 @@ def test_instruction_set(isa):
                 dataclasses.astuple(case.config),
                 data.params,
                 case.time_major,
-                (data.inputs, data.states, case.sequence_lengths),
+                (data.inputs, data.states, case.sequence_lengths, case.resets),
             )
             for (case, _), data in zip(tests, datas, strict=True)
         ],
@@ -360,7 +360,7 @@ def test_arrays_that_are_unaligned_or_of_another_byte_order():
         (np.asarray, swapped),
     ):
         predictor = native._native.PredictorBinding(layout, of_params(params), False, False, 1)
-        outputs, states = predictor(change(inputs), None, change(np.array([6, 2])))
+        outputs, states = predictor(change(inputs), None, change(np.array([6, 2])), None)
         results.append([outputs, *states, native._native.to_float16(of_params(params))])
     assert_same_bits(results[0], results[1])
     assert_same_bits(results[0], results[2])

@@ -104,9 +104,9 @@ layout = native.ParamLayout("lstm", 1, 300, 280)
 params = np.linspace(-0.05, 0.05, layout.size, dtype=np.float32)
 predictor = native._native.PredictorBinding(layout, params, False, False, 2)
 inputs = np.ones((1, 20, 280), np.float32)
-expected = predictor(inputs, None, None)[0]
+expected = predictor(inputs, None, None, None)[0]
 child = os.fork()
-same = np.array_equal(predictor(inputs, None, None)[0], expected)
+same = np.array_equal(predictor(inputs, None, None, None)[0], expected)
 threads = len(os.listdir("/proc/self/task"))
 del predictor
 if child == 0:
@@ -132,7 +132,7 @@ inputs, called = np.zeros((8, 50, 64), np.float32), threading.Event()
 
 def call():
     while True:
-        predictor(inputs, None, None)
+        predictor(inputs, None, None, None)
         called.set()
 
 
