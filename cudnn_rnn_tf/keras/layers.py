@@ -77,8 +77,7 @@ class RNN(TakesLengths, CompiledByXla, keras.layers.RNN):
         resets: Any = None,
         sequences_mask: Any = None,
     ) -> Any:
-        # Keras's `call` hands the mask to `inner_loop` as it is, and knows no resets. With these,
-        # the mask that comes with the sequences has another name.
+        # Keras's `call` knows no resets, with which the sequences' own mask has another name.
         if resets is not None:
             mask = _MaskAndResets(sequences_mask if mask is None else mask, resets)
         return super().call(sequences, initial_state=initial_state, mask=mask, training=training)
@@ -136,7 +135,8 @@ class RNN(TakesLengths, CompiledByXla, keras.layers.RNN):
             outputs, finals = forward(
                 *(run, inputs, firsts, lengths, bool(training), 1, num_inputs), resets=resets
             )
-            final_states += zip(*(tf.unstack(kind, axis=1) for kind in finals), strict=True)
+            split = tf.unstack if len(run) > 1 else lambda kind, axis: [tf.squeeze(kind, axis)]
+            final_states += zip(*(split(kind, axis=1) for kind in finals), strict=True)
         last = final_states[-1][0]
         states = tf.nest.pack_sequence_as(initial_state, tf.nest.flatten(final_states))
         repeat_masked = not self.zero_output_for_mask
