@@ -75,8 +75,9 @@ class CudnnLSTM(_Gated):
         recurrent_activation: likewise, what the gates pass through.
         use_peepholes: whether the gates see the cell state. The vectors [H] are called
             `…_w_i_diag`, `…_w_f_diag` and `…_w_o_diag`, as in TensorFlow 1's checkpoints.
-        peephole_initializer: of these vectors, each on its own; None for `kernel_initializer`, as
-            in TensorFlow 1. Regularizers and constraints leave them alone.
+        peephole_initializer: of these vectors, each on its own (a row of an orthogonal matrix);
+            None for `kernel_initializer`, as in TensorFlow 1. Regularizers and constraints leave
+            them alone.
 
     Raises:
         TypeError: if an argument is of the wrong type, or one of another package's layers.

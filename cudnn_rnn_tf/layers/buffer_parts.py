@@ -11,6 +11,9 @@ from cudnn_rnn_tf import ops, pseudo_layers
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.initializers import AllGates, PerGate
 
+# These raise errors for other shapes.
+_OF_MATRICES = (keras.initializers.Orthogonal, keras.initializers.Identity)
+
 
 def stacked_parts(
     config: RnnConfig, params: tf.Tensor
@@ -79,8 +82,9 @@ def make_initializer(
     """Returns an initializer of the buffer that fills each canonical tensor on its own.
 
     A kernel's initializer is called with Keras's shape, [fan_in, num_units]. An `AllGates` is
-    called once for each side of a pseudo-layer, with [fan_in, G * num_units]. Every tensor has its
-    own random numbers: an initializer with a seed is used with that seed plus the tensor's place.
+    called once for each side of a pseudo-layer, with [fan_in, G * num_units]. A vector of a cell is
+    one row where an initializer makes only matrices. Every tensor has its own random numbers: an
+    initializer with a seed is used with that seed plus the tensor's place.
 
     Raises:
         ValueError: if a `PerGate` names a gate that the network does not have.
@@ -97,8 +101,9 @@ def make_initializer(
         for index, (name, part_shape) in enumerate(
             zip(config.canonical_names, config.canonical_shapes, strict=True)
         ):
+            is_vector = len(part_shape) == 1 and index < num_weights
             if len(part_shape) == 1:
-                initializer = vector_initializer if index < num_weights else bias_initializer
+                initializer = vector_initializer if is_vector else bias_initializer
             elif name.endswith(("recurrent_kernel", "projection_kernel")):
                 initializer = recurrent_initializer
             else:
@@ -115,8 +120,12 @@ def make_initializer(
                     drawn[first] = tf.split(whole, len(gates), axis=-1)
                 value = drawn[first][position]
             else:
-                value = with_own_seed(initializer, index)(part_shape[::-1], dtype=dtype)
-            canonical.append(tf.transpose(tf.convert_to_tensor(value, dtype=dtype)))
+                inner = getattr(initializer, "initializer", initializer)  # Of `AllGates`.
+                is_row = is_vector and isinstance(inner, _OF_MATRICES)
+                given_shape = (1, *part_shape) if is_row else part_shape[::-1]
+                value = with_own_seed(initializer, index)(given_shape, dtype=dtype)
+            value = tf.transpose(tf.convert_to_tensor(value, dtype=dtype))
+            canonical.append(tf.reshape(value, part_shape))
         return ops.canonical_to_params(config, canonical[:num_weights], canonical[num_weights:])
 
     return initialize

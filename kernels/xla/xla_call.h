@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -96,9 +97,12 @@ struct ToIntegers {
 
 struct FromIntegers {
   const int64_t* next;
+  const int64_t* end;
 
   template <typename T>
   void operator()(T& field) {
+    // Handlers catch it. The array may be in a file that another version wrote.
+    if (next == end) throw std::out_of_range("XLA's call has too few numbers");
     if constexpr (std::is_same_v<T, float>) {
       const auto bits = static_cast<uint32_t>(*next++);
       std::memcpy(&field, &bits, sizeof(bits));
@@ -122,12 +126,12 @@ std::string XlaConfig(Call call, const std::string& owner = "") {
   return std::string("{") + kXlaCall + " = array<i64: " + text + ">}";
 }
 
-// Reads the array at run time.
+// Reads the array at run time. Throws std::out_of_range if it is too short.
 template <typename Call>
 Call XlaCallOf(const int64_t* integers, size_t size,
                std::string* owner = nullptr) {
   Call call;
-  FromIntegers from = {integers};
+  FromIntegers from = {integers, integers + size};
   VisitFields(call, from);
   if (owner != nullptr) owner->assign(from.next, integers + size);
   return call;

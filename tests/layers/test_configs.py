@@ -3,6 +3,7 @@
 import inspect
 
 import keras
+import numpy as np
 import pytest
 
 import cudnn_rnn_tf as crnn
@@ -105,6 +106,20 @@ def test_argument_is_kept(cls, name):
     assert kept == comparable(attribute_of(layer, name))
     assert kept != comparable(attribute_of(usual, name))
     assert again.get_config() == layer.get_config()
+
+
+def test_kernels_that_are_gone(tmp_path):
+    """A file may name them, and a program may not."""
+    with pytest.raises(ValueError, match="expected algorithm to be one of .* 'resident'"):
+        crnn.CudnnGRU(1, 5, algorithm="resident")
+    model = keras.Sequential([keras.Input((None, 3)), layer := crnn.CudnnGRU(1, 5)])
+    layer.algorithm = "resident"
+    model.save(tmp_path / "old.keras")
+    again = keras.saving.load_model(tmp_path / "old.keras")
+    inputs = np.ones((2, 4, 3), "float32")
+    layer.algorithm = again.layers[0].algorithm
+    assert layer.algorithm == "auto"
+    np.testing.assert_array_equal(again(inputs), model(inputs))
 
 
 @pytest.mark.parametrize("merge_mode", ["sum", "mul", "ave", None])

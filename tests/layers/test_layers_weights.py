@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal, randomize
 
+import cudnn_rnn_tf as crnn
+
 MODES = tuple(LAYERS)
 SHAPE = (2, 4, 3)
 # Sums of some ten products have six correct digits in float32.
@@ -95,6 +97,12 @@ def test_peepholes():
                 assert len({vector.tobytes() for vector in named.values()}) == 6
             else:
                 assert all(np.all(vector == 1.0) for vector in named.values())
+    # As one row of an orthogonal matrix, a vector has length 1.
+    for kernel in ("orthogonal", crnn.AllGates("orthogonal"), crnn.PerGate("orthogonal")):
+        other = make("lstm_peephole", 1, 30, kernel_initializer=kernel)
+        other.build(SHAPE)
+        vectors = [v for k, v in other.named_weights().items() if k.endswith("_diag")]
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
     assert "use_peepholes" not in make("lstm").get_config()
     before = layer.kernel.regularizer(layer.kernel.value)
     layer.assign_named_weights({name: -vector for name, vector in named.items()})

@@ -1,8 +1,11 @@
 // Prints each field of a network: its name, the number of the ops that have it
-// as an attribute, and whether two networks that differ in it are told apart.
+// as an attribute, and whether two networks that differ in it are told apart;
+// fails if an array that is too short for a call of XLA is read.
 #include <cstdio>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "kernels/xla/xla_call.h"
 
@@ -24,4 +27,18 @@ int main() {
                          has_same_params == (ops == AttrOf::kPasses);
     std::printf("%s %d %d\n", name.c_str(), static_cast<int>(ops), is_told);
   });
+  XlaPass pass;
+  ToIntegers to;
+  VisitFields(pass, to);
+  int taken = 0;
+  for (size_t size = 0; size < to.integers.size(); ++size) {
+    const std::vector<int64_t> given(to.integers.begin(),
+                                     to.integers.begin() + size);
+    try {
+      XlaCallOf<XlaPass>(given.data(), given.size());
+      ++taken;
+    } catch (const std::out_of_range&) {
+    }
+  }
+  return taken;
 }
