@@ -197,10 +197,8 @@ MASKED = (
 )
 ON_GPU = (
     "# Drop-ins and accelerated models on a GPU",
-    f"{MASKED}, or with as many holes at random places. In the latter two cases, Keras's layers "
-    "have `use_cudnn=False`, since cuDNN refuses such masks, and XLA compiles their step, as `fit` "
-    "does by default unless a layer is bidirectional; how many times as "
-    "fast a drop-in is was measured for [five "
+    f"{MASKED}, or with as many holes at random places. In the latter two cases, cuDNN does not "
+    "run Keras's layers; how fast they are with `use_cudnn=False` was measured for [five "
     "networks](../../docs/guides/lengths.md#how-fast-it-is) only. "
     "Steps below a millisecond are bounded by the host, and vary with what else it does. In a "
     "training step, the host also reads and changes each of Keras's weights, six a bidirectional "
