@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
-from benchmarks import gpu_environment, pages, tensorflow_steps
+from benchmarks import pages, tensorflow_steps
 from benchmarks.rows import DRAWS, Row
 from benchmarks.systems import keras_layers, layer_of
 from benchmarks.timing import StepFunction, sample_in_turns
@@ -221,7 +221,7 @@ class Results:
             line["row"]: {key: statistics.median(times) for key, times in line["ms"].items()}
             for line in lines
         }
-        self.environments = {pages.listed(_described(line["about"])): None for line in lines}
+        self.environments = {pages.listed(line["about"]): None for line in lines}
         self.device = "gpu" if "GPU" in lines[0]["about"] else "cpu"
         self.kinds = MASKS_ON[self.device]
 
@@ -238,12 +238,6 @@ class Results:
     def ratios(self, slower: str, faster: str, kind: str) -> list[float]:
         found = [self.ratio(row, slower, faster, kind) for row in self.medians]
         return [ratio for ratio in found if ratio]
-
-
-def _described(about: dict[str, str]) -> dict[str, str]:
-    if "GPU" not in about:
-        return about
-    return {**about, "GPU": gpu_environment.describe_gpus(about["GPU"])}
 
 
 def page(path: pathlib.Path) -> str:

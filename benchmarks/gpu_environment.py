@@ -1,6 +1,5 @@
 """The machine that GPU results come from."""
 
-import collections
 import os
 import platform
 import subprocess
@@ -32,10 +31,3 @@ def variables_of(gpu: str) -> dict[str, str]:
     """The environment variables of a process that sees one GPU, and takes memory as it needs it."""
     own = {"CUDA_VISIBLE_DEVICES": gpu, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     return {**os.environ, "PYTHONUNBUFFERED": "1", **own}
-
-
-def describe_gpus(gpus: str) -> str:
-    """What an environment calls its GPUs, for readers: `"2 × NVIDIA H200, driver 580.159.04"`."""
-    counts = collections.Counter(gpus.split("; "))
-    kinds = [f"{count} × {gpu}" if count > 1 else gpu for gpu, count in counts.items()]
-    return "; ".join(kind.replace(", ", ", driver ") for kind in kinds)

@@ -127,8 +127,7 @@ def page(path: pathlib.Path) -> str:
     runs: dict[str, str] = {}  # By policy, the environment.
     for line in map(json.loads, path.read_text().splitlines()):
         if "environment" in line:
-            gpu = gpu_environment.describe_gpus(line["environment"]["GPU"])
-            environment = pages.listed({**line["environment"], "GPU": gpu})
+            environment = pages.listed(line["environment"])
         elif "policy" in line:
             times[line["system"], line["policy"]] = line["ms"]
             runs[line["policy"]] = environment

@@ -210,15 +210,13 @@ def page(path: pathlib.Path) -> str:
         "are the same bits with and without the filling.",
     ]
     for (part, kind), line in sorted(last.items()):
-        about = line["environment"]
-        described = gpu_environment.describe_gpus(about["GPU"])
         rows = line["rows"]
         if part == "tests":
             total = {end: sum(row[end] for row in rows) for end in ("passed", "failed", "skipped")}
             rows = [*sorted(rows, key=lambda row: row["module"]), {"module": "**all**", **total}]
         parts += [
             f"## {part} on an {kind}",
-            f"{ABOUT[part]} {pages.listed({**about, 'GPU': described})}.",
+            f"{ABOUT[part]} {pages.listed(line['environment'])}.",
             pages.table_of(rows),
         ]
         if line.get("notes"):

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks import gpu_environment, pages
+from benchmarks import pages
 from benchmarks.model_list import PEAK_FLOPS, Model, models
 
 SYSTEMS = {"cudnn_rnn_tf": "this package", "torch": "PyTorch", "keras": "Keras"}
@@ -135,12 +135,6 @@ def _order(times: Times, chosen: Sequence[Model]) -> list[Model]:
     return sorted(chosen, key=lambda model: ratio(times, model, True) or 0)
 
 
-def _described(about: dict[str, str]) -> str:
-    if "GPU" not in about:
-        return pages.listed(about)
-    return pages.listed({**about, "GPU": gpu_environment.describe_gpus(about["GPU"])})
-
-
 def page(path: pathlib.Path) -> str:
     """Returns the page for a file of results."""
     times, environments, reasons = read(path)
@@ -159,7 +153,7 @@ def page(path: pathlib.Path) -> str:
         INTRODUCTION.strip(),
         (OF_SHARE if on_gpu else ON_CPU).strip(),
         f"Geometric means of *times as fast* over {len(core)} core models: {summary}.",
-        f"Ran with: {'; '.join(dict.fromkeys(map(_described, environments)))}.",
+        f"Ran with: {'; '.join(dict.fromkeys(map(pages.listed, environments)))}.",
         "## Training",
         _times_table(times, chosen, True),
         "## Inference",

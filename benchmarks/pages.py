@@ -1,5 +1,6 @@
 """What pages of results are made of."""
 
+import collections
 import html
 import math
 import pathlib
@@ -23,8 +24,13 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def listed(environment: Mapping[str, str]) -> str:
-    """What an environment names, for readers."""
-    return ", ".join(f"{name} {value}" for name, value in environment.items())
+    """What an environment names, for readers: `"GPU 2 × NVIDIA H200, driver 580.159.04, …"`."""
+    shown = dict(environment)
+    if "GPU" in shown:
+        counts = collections.Counter(shown["GPU"].split("; "))
+        kinds = [f"{count} × {gpu}" if count > 1 else gpu for gpu, count in counts.items()]
+        shown["GPU"] = "; ".join(kind.replace(", ", ", driver ") for kind in kinds)
+    return ", ".join(f"{name} {value}" for name, value in shown.items())
 
 
 def runs(environments: Mapping[str, str]) -> str:

@@ -284,19 +284,6 @@ def test_gradient_of_one_canonical_tensor():
     np.testing.assert_array_equal(tape.gradient(loss, params), expected)
 
 
-@pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_function_is_as_eager(name):
-    problem = PROBLEMS[name]
-    arguments = problem.arguments()
-    eager = [*problem.results(*arguments), *problem.gradients(arguments)]
-    function = tf.function(
-        lambda *arguments: [*problem.results(*arguments), *problem.gradients(list(arguments))]
-    )
-    for a, b in zip(function(*arguments), eager, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 @pytest.mark.parametrize("time_major", [True, False], ids=["time_major", "batch_major"])
 @pytest.mark.parametrize("batch_from", ["inputs", "states", "sequence_lengths", "nothing"])
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
@@ -374,11 +361,16 @@ def test_static_shapes_of_conversions():
 
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_session(name):
-    """A TensorFlow 1 graph with placeholders of unknown shape computes the same."""
+def test_functions_and_sessions_are_as_eager(name):
+    """Placeholders of a TensorFlow 1 graph have unknown shapes."""
     problem = PROBLEMS[name]
     arguments = problem.arguments()
     eager = [*problem.results(*arguments), *problem.gradients(arguments)]
+    function = tf.function(
+        lambda *arguments: [*problem.results(*arguments), *problem.gradients(list(arguments))]
+    )
+    for value, expected in zip(function(*arguments), eager, strict=True):
+        np.testing.assert_array_equal(value, expected)
     with tf.Graph().as_default(), tf.device("CPU:0"):
         placeholders = [tf.compat.v1.placeholder(tensor.dtype) for tensor in arguments]
         fetches = problem.results(*placeholders)
