@@ -75,37 +75,8 @@ test.is_built_with_cuda = lambda: True
 builtins.FLAGS = types.SimpleNamespace(grad_check_num_samples=5)
 
 
-class LSTMCell:
-    """TensorFlow's own, as far as the tests use it."""
-
-    def __init__(self, num_units, forget_bias, reuse, num_proj):
-        self._sizes, self._bias, self._reuse = (num_units, num_proj), forget_bias, reuse
-        self.output_size = num_proj or num_units
-        self.state_size = contrib.LSTMStateTuple(num_units, self.output_size)
-
-    def zero_state(self, batch_size, dtype):
-        sizes = self.state_size
-        return tf.nest.map_structure(lambda size: tf.zeros([batch_size, size], dtype), sizes)
-
-    def __call__(self, inputs, state, scope=None):
-        units, proj = self._sizes
-        with tf.compat.v1.variable_scope(scope or "lstm_cell", reuse=self._reuse):
-            variable = tf.compat.v1.get_variable
-            rows = inputs.shape.as_list()[-1] + self.output_size
-            kernel = variable("kernel", [rows, 4 * units], inputs.dtype)
-            bias = variable("bias", [4 * units], inputs.dtype)
-            joined = tf.matmul(tf.concat([inputs, state.h], 1), kernel) + bias
-            i, g, f, o = tf.split(joined, 4, axis=1)
-            c = tf.sigmoid(f + self._bias) * state.c + tf.sigmoid(i) * tf.tanh(g)
-            h = tf.sigmoid(o) * tf.tanh(c)
-            if proj:
-                h = tf.matmul(h, variable("projection/kernel", [units, proj], inputs.dtype))
-        return h, contrib.LSTMStateTuple(c, h)
-
-
-rnn_cell_impl.LSTMCell = LSTMCell
-for name in ("BasicRNNCell", "LSTMStateTuple", "MultiRNNCell"):
-    setattr(rnn_cell_impl, name, getattr(contrib, name))
+for name in ("BasicRNNCell", "LSTMCell", "LSTMStateTuple", "MultiRNNCell"):
+    setattr(rnn_cell_impl, name, getattr(contrib.rnn_cell, name))
 '''
 
 

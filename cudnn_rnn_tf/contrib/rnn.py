@@ -13,10 +13,17 @@ from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf._private_names import legacy_rnn_cells
 from cudnn_rnn_tf.config import DTYPES, RnnConfig
 from cudnn_rnn_tf.contrib import rnn_cell
-from cudnn_rnn_tf.contrib.cells import GRUBlockCell, GRUBlockCellV2
+from cudnn_rnn_tf.contrib.cells import (
+    CudnnCompatibleGRUCell,
+    CudnnCompatibleLSTMCell,
+    GRUBlockCell,
+    GRUBlockCellV2,
+    LSTMBlockCell,
+)
 
 # ruff: noqa: F403, F405 - The module lists its public names.
 from cudnn_rnn_tf.contrib.rnn_cell import *
+from cudnn_rnn_tf.pseudo_layers import PseudoLayer, join
 
 __all__ = [
     "GRUBlockCell",
@@ -34,39 +41,10 @@ __all__ = [
 __all__ += rnn_cell.__all__
 
 _v1 = tf.compat.v1
+_WITHOUT_OPTIONS = (GRUBlockCell, GRUBlockCellV2, CudnnCompatibleLSTMCell, CudnnCompatibleGRUCell)
 static_bidirectional_rnn = _v1.nn.static_bidirectional_rnn
 static_rnn = _v1.nn.static_rnn
 static_state_saving_rnn = _v1.nn.static_state_saving_rnn
-
-
-class LSTMBlockCell(BasicLSTMCell):
-    """A `BasicLSTMCell` with the name of TensorFlow 1's `LSTMBlockCell`.
-
-    Args:
-        num_units: units, H.
-        forget_bias: added to the bias of the forget gate.
-        cell_clip: None; no other value.
-        use_peephole: False.
-        dtype: of the variables; None for that of the first inputs.
-        reuse: as of `tf.compat.v1.variable_scope`.
-        name: of the variable scope.
-
-    Raises:
-        NotImplementedError: if `cell_clip` or `use_peephole` is given.
-    """
-
-    def __init__(
-        self,
-        num_units: int,
-        forget_bias: float = 1.0,
-        cell_clip: float | None = None,
-        use_peephole: bool = False,
-        dtype: Any = None,
-        reuse: bool | None = None,
-        name: str = "lstm_cell",
-    ):
-        _refuse_options(type(self).__name__, cell_clip, use_peephole)
-        super().__init__(num_units, forget_bias, reuse=reuse, dtype=dtype, name=name)
 
 
 class LSTMBlockFusedCell(legacy_rnn_cells.base_layer.Layer):
@@ -76,7 +54,7 @@ class LSTMBlockFusedCell(legacy_rnn_cells.base_layer.Layer):
         num_units: units, H.
         forget_bias: added to the bias of the forget gate.
         cell_clip: None; no other value.
-        use_peephole: False.
+        use_peephole: whether the gates see the cell state.
         reuse: as of `tf.compat.v1.variable_scope`.
         dtype: of the variables; None for that of the first inputs.
         name: of the variable scope.
@@ -91,7 +69,7 @@ class LSTMBlockFusedCell(legacy_rnn_cells.base_layer.Layer):
         outputs [T, B, H] and the final `LSTMStateTuple`.
 
     Raises:
-        NotImplementedError: if `cell_clip` or `use_peephole` is given.
+        NotImplementedError: if `cell_clip` is given.
     """
 
     def __init__(
@@ -104,20 +82,28 @@ class LSTMBlockFusedCell(legacy_rnn_cells.base_layer.Layer):
         dtype: Any = None,
         name: str = "lstm_fused_cell",
     ):
-        _refuse_options(type(self).__name__, cell_clip, use_peephole)
+        if cell_clip is not None:
+            raise NotImplementedError(
+                f"LSTMBlockFusedCell has no cell_clip, but received {cell_clip!r}; LSTMBlockCell"
+                " has one"
+            )
         super().__init__(_reuse=reuse, dtype=dtype, name=name)
         self._num_units = num_units
         self._forget_bias = forget_bias
+        self._use_peepholes = use_peephole
 
     @property
     def num_units(self) -> int:
         return self._num_units
 
     def build(self, input_shape: Any) -> None:
-        rows = int(input_shape[2]) + self._num_units
-        self.add_weight("kernel", [rows, 4 * self._num_units])
-        zeros = _v1.zeros_initializer()
-        self.add_weight("bias", [4 * self._num_units], initializer=zeros)
+        units = self._num_units
+        self.add_weight("kernel", [int(input_shape[2]) + units, 4 * units])
+        self.add_weight("bias", [4 * units], initializer=_v1.zeros_initializer())
+        if self._use_peepholes:
+            self._w_i_diag, self._w_f_diag, self._w_o_diag = (
+                self.add_weight(name, [units]) for name in ("w_i_diag", "w_f_diag", "w_o_diag")
+            )
         self.built = True
 
     def call(
@@ -132,12 +118,6 @@ class LSTMBlockFusedCell(legacy_rnn_cells.base_layer.Layer):
             initial_state = (zeros, zeros)
         lengths = _lengths(inputs, sequence_length, time_major=True)
         return _run_layer(self, inputs, initial_state, lengths, time_major=True)
-
-
-def _refuse_options(owner: str, cell_clip: float | None, use_peephole: bool) -> None:
-    for name, value in (("cell_clip", cell_clip), ("use_peephole", use_peephole)):
-        if value not in (None, False):
-            raise NotImplementedError(f"{owner} has no {name}, but received {value!r}")
 
 
 class TimeReversedFusedRNN:
@@ -183,11 +163,12 @@ def dynamic_rnn(
 ) -> tuple[tf.Tensor, Any]:
     """Runs a cell over sequences, as `tf.compat.v1.nn.dynamic_rnn` does: fused, where it can.
 
-    Fused run `BasicLSTMCell`, `LSTMCell`, `LSTMBlockCell`, `GRUCell`, the `GRUBlockCell`s and
-    `BasicRNNCell` with their own activations (`BasicRNNCell` also with ReLU), without peepholes,
-    clipping and projection; `MultiRNNCell` of them; `DropoutWrapper` without `state_keep_prob` and
-    `variational_recurrent`, `ResidualWrapper` without a function, and `DeviceWrapper`. TensorFlow's
-    loop runs all else. A cell makes its own variables, so that their names are those of the loop.
+    Fused run `BasicLSTMCell`, `LSTMCell`, `LSTMBlockCell`, `GRUCell`, the `GRUBlockCell`s, the
+    cells of `contrib` and `BasicRNNCell` with their own activations (`BasicRNNCell` also with
+    ReLU), without clipping, and with peepholes or a projection, but not both; `MultiRNNCell` of
+    them; `DropoutWrapper` without `state_keep_prob` and `variational_recurrent`, `ResidualWrapper`
+    without a function, and `DeviceWrapper`. TensorFlow's loop runs all else. A cell makes its own
+    variables, so that their names are those of the loop.
 
     Args:
         cell: of `cudnn_rnn_tf.contrib.rnn`, or any other.
@@ -221,13 +202,14 @@ def dynamic_rnn(
             scope,
         )
     with _v1.variable_scope(scope or "rnn"):
+        shape, dynamic = inputs.shape.as_list(), tf.shape(inputs)
+        batch_size = dynamic[1] if time_major else dynamic[0]
+        batch_size = shape[1 if time_major else 0] or batch_size
         state = initial_state
         if state is None:
-            batch_axis = 1 if time_major else 0
-            batch_size = inputs.shape.as_list()[batch_axis] or tf.shape(inputs)[batch_axis]
             state = cell.get_initial_state(None, batch_size, dtype)
         # A first step makes the variables, in the scopes of wrappers and stacks; nothing reads it.
-        cell(inputs[0] if time_major else inputs[:, 0], state)
+        cell(tf.zeros([batch_size, shape[2]], inputs.dtype), state)
         lengths = _lengths(inputs, sequence_length, time_major)
         outputs, state = _run(cell, inputs, state, lengths, time_major)
         if lengths is not None:
@@ -242,6 +224,8 @@ def dynamic_rnn(
 def _is_typed(inputs: Any, initial_state: Any, dtype: Any) -> bool:
     """Returns whether these are sequences of vectors, and the states of one type with them."""
     if tf.nest.is_nested(inputs) or inputs.shape.rank != 3 or inputs.dtype.name not in DTYPES:
+        return False
+    if inputs.shape.as_list()[2] is None:
         return False
     types = {tf.convert_to_tensor(state).dtype for state in tf.nest.flatten(initial_state or ())}
     return types | ({tf.as_dtype(dtype)} if dtype else set()) == {inputs.dtype}
@@ -258,19 +242,17 @@ def _is_covered(cell: Any) -> bool:
         return _is_covered(cell.cell)
     if kind is MultiRNNCell:
         return cell._state_is_tuple and all(map(_is_covered, cell._cells))
-    if kind is LSTMCell and (
-        cell._use_peepholes
-        or cell._cell_clip is not None
-        or cell._num_proj is not None
+    if kind in (LSTMCell, LSTMBlockCell) and (
+        cell._cell_clip is not None
         or cell._num_unit_shards is not None
+        or (cell._num_proj is not None and (cell._use_peepholes or cell._proj_clip is not None))
     ):
         return False
     if kind in (BasicLSTMCell, LSTMCell, LSTMBlockCell):
         return cell._state_is_tuple and _activation(cell) == "tanh"
     if kind is BasicRNNCell:
         return _activation(cell) in ("tanh", "relu")
-    is_block = kind in (GRUBlockCell, GRUBlockCellV2)
-    return is_block or (kind is GRUCell and _activation(cell) == "tanh")
+    return kind in _WITHOUT_OPTIONS or (kind is GRUCell and _activation(cell) == "tanh")
 
 
 def _keeps_all(keep_prob: Any) -> bool:
@@ -319,15 +301,16 @@ def _dropped(cell: Any, name: str, keep_prob: Any, sequences: tf.Tensor) -> tf.T
 def _run_layer(
     cell: Any, inputs: tf.Tensor, state: Any, lengths: tf.Tensor | None, time_major: bool
 ) -> tuple[tf.Tensor, Any]:
-    mode, weights = _keras_weights(cell, inputs.shape.as_list()[2])
+    input_size = inputs.shape.as_list()[2]
+    mode, layer = _weights(cell, input_size)
     config = RnnConfig(
         rnn_mode=mode,
         num_layers=1,
         num_units=cell._num_units,
-        input_size=inputs.shape.as_list()[2],
-        bias_mode="single_input",
+        input_size=input_size,
+        bias_mode="single_input" if layer.recurrent_bias is None else "double",
+        num_proj=0 if layer.projection is None else cell.output_size,
     )
-    is_lstm = mode == constants.CUDNN_LSTM
     layer_axis = 0 if time_major else 1
     # A TensorFlow 1 LSTM's state is c and h, in this order.
     states = tf.nest.flatten(state)[::-1]
@@ -335,33 +318,43 @@ def _run_layer(
         config,
         inputs,
         [tf.expand_dims(each, layer_axis) for each in states],
-        ops.keras_to_params(config, weights[:2], weights[2:]),
+        join(config, [layer]),
         sequence_lengths=lengths,
         time_major=time_major,
     )
     finals = tuple(tf.squeeze(each, layer_axis) for each in finals)
-    return outputs, LSTMStateTuple(finals[1], finals[0]) if is_lstm else finals[0]
+    return outputs, LSTMStateTuple(finals[1], finals[0]) if config.is_lstm else finals[0]
 
 
-def _keras_weights(cell: Any, input_size: int) -> tuple[str, list[tf.Tensor]]:
-    """Returns the mode of a cell, and its weights in the order of Keras's cells."""
-    variables = [tf.convert_to_tensor(variable) for variable in cell.variables]
-    kernel, bias = variables[:2]
+def _weights(cell: Any, input_size: int) -> tuple[str, PseudoLayer]:
+    """Returns the mode of a cell, and its weights."""
+    kernel, bias, *others = [tf.convert_to_tensor(variable) for variable in cell.variables]
+    recurrent_bias = projection = vectors = None
     if isinstance(cell, BasicRNNCell):
         mode = f"rnn_{_activation(cell)}"
+    elif isinstance(cell, CudnnCompatibleGRUCell):
+        mode = constants.CUDNN_GRU
+        of_inputs, own_bias, of_h, own_recurrent_bias = others
+        kernel = tf.concat([kernel, tf.concat([of_inputs, of_h], axis=0)], axis=1)
+        recurrent_bias = tf.concat([tf.zeros_like(bias), own_recurrent_bias], axis=0)
+        bias = tf.concat([bias, own_bias], axis=0)
     elif isinstance(cell, (GRUCell, GRUBlockCell)):
         mode = constants.GRU_RESET_BEFORE
-        kernel, bias = (
-            tf.concat([*tf.split(gates, 2, axis=-1)[::-1], candidate], axis=-1)
-            for gates, candidate in zip(variables[:2], variables[2:], strict=True)
-        )
+        kernel, bias = tf.concat([kernel, others[0]], 1), tf.concat([bias, others[1]], 0)
     else:
         mode = constants.CUDNN_LSTM
         i, j, f, o = tf.split(bias, 4)
         bias = tf.concat([i, f + tf.cast(cell._forget_bias, f.dtype), j, o], axis=0)
         i, j, f, o = tf.split(kernel, 4, axis=1)
         kernel = tf.concat([i, f, j, o], axis=1)
-    return mode, [kernel[:input_size], kernel[input_size:], bias]
+        if getattr(cell, "_use_peepholes", False):
+            mode = constants.LSTM_PEEPHOLE
+            vectors = tf.stack([cell._w_i_diag, cell._w_f_diag, cell._w_o_diag])
+        if getattr(cell, "_num_proj", None):
+            projection = tf.transpose(cell._proj_kernel)
+    rows = tf.transpose(kernel)
+    sides = (rows[:, :input_size], rows[:, input_size:])
+    return mode, PseudoLayer(*sides, bias, recurrent_bias, projection, vectors)
 
 
 def _lengths(inputs: tf.Tensor, sequence_length: Any, time_major: bool) -> tf.Tensor | None:

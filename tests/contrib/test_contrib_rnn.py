@@ -33,12 +33,15 @@ def draw_cell(random: np.random.Generator, units: int, dtype: str) -> Any:
     """Draws a cell that runs fused, with wrappers or without."""
     cell = [
         lambda: rnn.BasicLSTMCell(units, forget_bias=0.5),
-        lambda: rnn.LSTMCell(units, activation="tanh"),
-        lambda: rnn.LSTMBlockCell(units),
+        lambda: rnn.LSTMCell(units, activation="tanh", use_peepholes=True),
+        lambda: rnn.LSTMCell(units + 1, num_proj=units),
+        lambda: rnn.LSTMBlockCell(units, use_peephole=bool(random.integers(2))),
         lambda: rnn.GRUCell(units),
         lambda: rnn.GRUBlockCellV2(units),
         lambda: rnn.BasicRNNCell(units, activation=tf.nn.relu),
-    ][random.integers(6)]()
+        lambda: contrib.CudnnCompatibleLSTMCell(units),
+        lambda: contrib.CudnnCompatibleGRUCell(units),
+    ][random.integers(9)]()
     if random.random() < 0.3:
         # What is kept with a probability of one, though nobody knows it, is all.
         keep = v1.placeholder_with_default(np.ones([], dtype), [])
@@ -99,6 +102,10 @@ def test_random_cells_compute_and_learn_what_tensorflows_loop_does(seed, fused_c
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+class OwnCell(rnn.GRUCell):
+    """A user's own."""
+
+
 def make_lstm(**options: Any) -> Callable[[], Any]:
     return lambda: rnn.LSTMCell(3, **options)
 
@@ -106,9 +113,10 @@ def make_lstm(**options: Any) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     "make",
     [
-        make_lstm(use_peepholes=True),
+        make_lstm(use_peepholes=True, num_proj=2),
+        make_lstm(num_proj=2, proj_clip=1.0),
         make_lstm(cell_clip=1.0),
-        make_lstm(num_proj=2),
+        lambda: rnn.LSTMBlockCell(3, cell_clip=1.0),
         make_lstm(activation=tf.nn.relu),
         make_lstm(activation=lambda x: x),
         lambda: rnn.BasicLSTMCell(3, state_is_tuple=False),
@@ -118,7 +126,7 @@ def make_lstm(**options: Any) -> Callable[[], Any]:
             rnn.GRUCell(3), 0.5, variational_recurrent=True, input_size=3, dtype=tf.float32
         ),
         lambda: rnn.ResidualWrapper(rnn.GRUCell(3), residual_fn=lambda x, y: x - y),
-        lambda: rnn.MultiRNNCell([rnn.GRUCell(3), contrib.CudnnCompatibleGRUCell(3)]),
+        lambda: rnn.MultiRNNCell([rnn.GRUCell(3), OwnCell(3)]),
     ],
 )
 def test_what_tensorflows_loop_runs(make, fused_calls):
@@ -143,43 +151,44 @@ def test_dropout_of_a_wrapper_is_of_each_number_and_step():
     assert (first == 0).tolist() != (second == 0).tolist()
 
 
-def test_fused_cells_are_basic_cells_with_other_names(fused_calls):
+@pytest.mark.parametrize("use_peephole", [False, True])
+def test_fused_cells_are_lstm_cells_with_other_names(use_peephole, fused_calls):
     """A model's part as taggers have it: two directions, time-major, over different lengths."""
     data = np.random.default_rng(0).standard_normal((6, 4, 3)).astype("float32")
     lengths = [6, 2, 0, 4]
     with tf.Graph().as_default(), v1.Session() as session:
-        fused = rnn.LSTMBlockFusedCell(5)
-        backwards = rnn.TimeReversedFusedRNN(rnn.LSTMBlockFusedCell(5))
+        fused, backwards = (rnn.LSTMBlockFusedCell(5, use_peephole=use_peephole) for _ in range(2))
+        backwards = rnn.TimeReversedFusedRNN(backwards)
         with v1.variable_scope("bi"):
             results = [
                 each(tf.constant(data), dtype=tf.float32, sequence_length=lengths)
                 for each in (fused, backwards)
             ]
         assert len(fused_calls) == 2
+        per_cell = 5 if use_peephole else 2
         names = [variable.op.name for variable in v1.trainable_variables()]
         assert names == [
             f"bi/lstm_fused_cell{suffix}/{name}"
             for suffix in ("", "_1")
-            for name in ("kernel", "bias")
+            for name in ("kernel", "bias", "w_i_diag", "w_f_diag", "w_o_diag")[:per_cell]
         ]
-        cells = [rnn.BasicLSTMCell(5) for _ in range(2)]
+        cells = [rnn.LSTMCell(5, use_peepholes=use_peephole) for _ in range(2)]
         (forward, backward), finals = v1.nn.bidirectional_dynamic_rnn(
             *cells, tf.constant(data), lengths, dtype=tf.float32, time_major=True
         )
         session.run(v1.global_variables_initializer())
         variables = v1.trainable_variables()
-        for source, target in zip(variables[:4], variables[4:], strict=True):
-            session.run(target.assign(source))
+        targets = {v.op.name.replace("/lstm_cell/", "/"): v for v in variables[2 * per_cell :]}
+        for index, source in enumerate(variables[: 2 * per_cell]):
+            side = "fw" if index < per_cell else "bw"
+            name = source.op.name.rpartition("/")[2]
+            session.run(targets[f"bidirectional_rnn/{side}/{name}"].assign(source))
         received, expected = session.run([results, [(forward, finals[0]), (backward, finals[1])]])
     for one, other in zip(tf.nest.flatten(received), tf.nest.flatten(expected), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
     assert rnn.LSTMBlockFusedCell(5).num_units == 5
-    for options in ({"use_peephole": True}, {"cell_clip": 1.0}):
-        for kind in (rnn.LSTMBlockFusedCell, rnn.LSTMBlockCell):
-            with pytest.raises(
-                NotImplementedError, match=f"{kind.__name__} has no {[*options][0]}"
-            ):
-                kind(5, **options)
+    with pytest.raises(NotImplementedError, match="LSTMBlockFusedCell has no cell_clip"):
+        rnn.LSTMBlockFusedCell(5, cell_clip=1.0)
 
 
 def test_a_program_of_tensorflow_1_2_is_told_where_its_class_is():
@@ -190,10 +199,14 @@ def test_a_program_of_tensorflow_1_2_is_told_where_its_class_is():
 def test_eagerly_and_names():
     inputs = tf.constant(np.random.default_rng(0).standard_normal((4, 5, 3)), tf.float32)
     cell = rnn_cell.BasicLSTMCell(4)
-    received = rnn.dynamic_rnn(cell, inputs, dtype=tf.float32)
-    expected = v1.nn.dynamic_rnn(cell, inputs, dtype=tf.float32)
-    for one, other in zip(tf.nest.flatten(received), tf.nest.flatten(expected), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+    for part in (inputs, inputs[:, :0]):
+        state = tf.nest.map_structure(lambda zeros: zeros + 0.5, cell.zero_state(4, tf.float32))
+        received = rnn.dynamic_rnn(cell, part, initial_state=state)
+        expected = v1.nn.dynamic_rnn(cell, part, initial_state=state)
+        # The loop's outputs have no shape where there are no steps.
+        assert received[0].shape == (4, part.shape[1], 4)
+        for one, other in zip(tf.nest.flatten(received), tf.nest.flatten(expected), strict=True):
+            np.testing.assert_allclose(tf.reshape(one, tf.shape(other)), other, atol=1e-6)
     with pytest.raises(ValueError, match="dtype"):
         rnn.dynamic_rnn(cell, inputs)
     assert all(getattr(rnn, name) is getattr(rnn_cell, name) for name in rnn_cell.__all__)
