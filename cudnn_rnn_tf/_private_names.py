@@ -5,6 +5,7 @@ calls a private method of theirs, that method is listed in `EXTENSION_POINTS`. I
 TensorFlow or Keras lacks one of the names, `tests/test_private_names.py` fails and says which.
 """
 
+import inspect
 import sys
 from typing import Any, NamedTuple
 
@@ -57,6 +58,7 @@ __all__ = [
     "layers_in",
     "pack_tangents",
     "record_operation_backprop_only",
+    "renew_call_signature",
     "saved_model_pb2",
     "set_keras_mask",
     "stop_recording",
@@ -155,6 +157,14 @@ def sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """Returns a layer, and all layers within it and within these, of which no public name tells."""
     return layer._flatten_layers()
+
+
+def renew_call_signature(layer: keras.layers.Layer) -> None:
+    """Has Keras bind arguments to the `call` of a layer whose class has been changed.
+
+    Keras keeps the signature that it found when the layer was made; no public name renews it.
+    """
+    layer._call_signature = inspect.signature(layer.call)
 
 
 def decays(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:

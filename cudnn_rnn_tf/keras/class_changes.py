@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from cudnn_rnn_tf._private_names import layers_in
+from cudnn_rnn_tf._private_names import layers_in, renew_call_signature
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional
 from cudnn_rnn_tf.keras.configs import why_left
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, RNN, SimpleRNN, logger
@@ -32,6 +32,7 @@ def fuse_layers(model: keras.Model) -> None:
         # A layer's attributes are those that its drop-in has, too.
         object.__setattr__(layer, "__class__", _DROP_INS.get(kind) or _derived(kind))
         layer.supports_jit = True
+        renew_call_signature(layer)
         vars(layer)["_is_changed"] = True
         logger.info("layer %r %s", layer.name, layer.runs_fused)
 
@@ -50,6 +51,8 @@ def _derived(kind: Any) -> type:
         "__doc__": kind.__doc__,
         # It may be the user's own, and stands behind that of the drop-ins otherwise.
         "call": kind.call,
+        # Drop-ins have it always, but a user's class may say no.
+        "supports_masking": kind.supports_masking,
         # Keras writes a layer's `__class__` to files.
         "__class__": property(lambda _: kind),
     }

@@ -13,10 +13,9 @@ from cudnn_rnn_tf.keras.registration import registered_name
 _DROP_INS = {layer.__name__: layer for layer in (LSTM, GRU, SimpleRNN, RNN, Bidirectional)}
 _STOCK_MODULE = "keras.layers"
 # What a class of a user's may inherit.
-_LOOPS = [
-    layer.inner_loop
-    for layer in (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN, keras.layers.RNN)
-]
+_KINDS = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN, keras.layers.RNN)
+_LOOPS = [layer.inner_loop for layer in _KINDS]
+CALLS = [layer.call for layer in (*_KINDS, RNN)]
 
 
 def is_stock(config: Any) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 import keras
 
 from cudnn_rnn_tf._private_names import sublayers
-from cudnn_rnn_tf.keras.bidirectional import Bidirectional
+from cudnn_rnn_tf.keras.bidirectional import Bidirectional, directions_of
 from cudnn_rnn_tf.keras.class_changes import is_changed
-from cudnn_rnn_tf.keras.configs import why_left
+from cudnn_rnn_tf.keras.configs import CALLS, why_left
 from cudnn_rnn_tf.keras.stack import Stack
 
 
@@ -98,6 +98,9 @@ def _outcome(layer: Any) -> str:
     if isinstance(layer, Bidirectional) and layer.runs_fused:
         ops = f"in two ops: {layer.needs_two_ops}" if layer.needs_two_ops else "in one op"
         outcome = f"{outcome}, {ops}"
+    own = next((part for part in directions_of(layer) if type(part).call not in CALLS), None)
+    if own is not None and not layer.runs_fused.not_in_inference:
+        outcome += f", where {type(own).__name__}.call reaches Keras's"
     if is_changed(layer):
         outcome += "; Keras runs it where a file of the model is loaded"
     return outcome

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from test_accelerate import draw, outcomes, recurrent_types
 
 import cudnn_rnn_tf as crnn
@@ -430,7 +431,11 @@ class LSTM(layers.LSTM):
 
 
 class Derived(layers.GRU):
-    """A class that nobody has registered."""
+    """A class that nobody has registered, and that keeps masks to itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.supports_masking = False
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -472,9 +477,16 @@ def test_layers_that_code_of_a_users_makes(tmp_path):
     assert len(report.layers) == 6 and all(layer.replaced for layer in report.layers)
     assert all("Keras runs it where a file of" in layer.outcome for layer in report.layers)
     assert fast.both.forward_layer.__class__ is LSTM
-    assert isinstance(fast.derived, (Derived, drop_ins.RNN))
+    assert isinstance(fast.derived, (Derived, drop_ins.RNN)) and not fast.derived.supports_masking
     assert type(fast.parts[0]) is drop_ins.GRU and type(fast.cells) is drop_ins.RNN
     assert "in one op" in outcomes(fast)[fast.parts[2].name]
+    # Nobody knows whether a call of a user's ever calls Keras's.
+    reaches = [", where LSTM.call reaches Keras's" in layer.outcome for layer in report.layers]
+    assert reaches == [True] + [False] * 5
+    whole, resets = tf.constant(draw(1, 6, 6)), np.array([[False] * 4 + [True, False]])
+    parts = [fast.parts[0](part, training=False) for part in (whole[:, :4], whole[:, 4:])]
+    received = fast.parts[0](whole, resets=tf.constant(resets))
+    np.testing.assert_allclose(received, tf.concat(parts, 1), atol=1e-6)
     for _ in range(3):
         losses = [each.train_on_batch(inputs, targets) for each in (fast, model)]
         np.testing.assert_allclose(*losses, rtol=1e-5)
