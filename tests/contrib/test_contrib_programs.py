@@ -1,7 +1,9 @@
-"""Runs programs as they were written for `tf.contrib.cudnn_rnn`, with other imports only.
+"""Runs programs as they were written for `tf.contrib`, with other imports only.
 
 Each is a small program that does what a public one does, for speech, questions or music.
 """
+
+import types
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from contrib_layers import in_graph
 
 from cudnn_rnn_tf import contrib as cudnn_rnn
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.contrib import rnn, rnn_cell
 from cudnn_rnn_tf.contrib.python.ops import cudnn_rnn_ops
 
 RANDOM = np.random.default_rng(0)
@@ -267,3 +270,119 @@ def test_a_recurrent_layer_that_replaces_the_kernel_by_a_saveable(tmp_path):
     np.testing.assert_allclose(
         outputs, run_reference("lstm", kernel, inputs, 4).outputs, **TOLERANCE
     )
+
+
+# Programs with cells, as they were written for `tf.contrib.rnn` and `tf.nn.rnn_cell`. Each takes a
+# module, for which a program without this package has TensorFlow's loops, and returns its loss.
+
+
+def dense(inputs, columns):
+    rows = inputs.shape.as_list()[-1]
+    return tf.tensordot(inputs, v1.get_variable("dense", [rows, columns]), 1)
+
+
+def language_model(nn):
+    """The states of a batch are those that the batch before ended with."""
+    tokens = v1.placeholder(tf.int32, [4, 7])
+    embedded = tf.nn.embedding_lookup(v1.get_variable("embedding", [9, 5]), tokens[:, :-1])
+    cells = [nn.DropoutWrapper(nn.BasicLSTMCell(5, forget_bias=0.0)) for _ in range(2)]
+    stack = nn.MultiRNNCell(cells)
+    states = tf.nest.map_structure(
+        lambda zeros: v1.Variable(zeros, trainable=False), stack.zero_state(4, tf.float32)
+    )
+    with v1.variable_scope("RNN"):
+        outputs, finals = nn.dynamic_rnn(stack, embedded, initial_state=states)
+    kept = [v1.assign(*pair) for pair in zip(*map(tf.nest.flatten, (states, finals)), strict=True)]
+    with tf.control_dependencies(kept):
+        logits = dense(outputs, 9)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tokens[:, 1:], logits)
+    return tokens, tf.reduce_mean(losses)
+
+
+def tagger(nn):
+    """Characters make words, and words of different numbers make sentences."""
+    tokens = v1.placeholder(tf.int32, [4, 7])
+    characters = tf.one_hot(tf.reshape(tokens[:, :6], [-1, 3]), 9)
+    with v1.variable_scope("chars"):
+        _, ends = nn.bidirectional_dynamic_rnn(
+            *(nn.LSTMCell(3, state_is_tuple=True) for _ in range(2)), characters, dtype=tf.float32
+        )
+    words = tf.reshape(tf.concat([end.h for end in ends], 1), [4, 2, 6])
+    lengths = 1 + tokens[:, 6] % 2
+    with v1.variable_scope("words"):
+        both, _ = nn.bidirectional_dynamic_rnn(
+            *(nn.GRUCell(4) for _ in range(2)), words, sequence_length=lengths, dtype=tf.float32
+        )
+    logits = dense(tf.concat(both, -1), 9)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tokens[:, :2], logits)
+    return tokens, tf.reduce_mean(tf.boolean_mask(losses, tf.sequence_mask(lengths, 2)))
+
+
+def translator(nn):
+    """The decoder begins with the encoder's states; upper layers add what they read."""
+    tokens = v1.placeholder(tf.int32, [4, 7])
+    sequences = tf.transpose(tf.one_hot(tokens, 9), [1, 0, 2])
+
+    def stack():
+        cells = [nn.LSTMCell(9, use_peepholes=True, forget_bias=0.5) for _ in range(2)]
+        return nn.MultiRNNCell([cells[0], nn.ResidualWrapper(cells[1])])
+
+    _, states = nn.dynamic_rnn(
+        stack(), sequences, 7 - tokens[:, 0] % 3, dtype=tf.float32, time_major=True, scope="encoder"
+    )
+    outputs, _ = nn.dynamic_rnn(
+        stack(), sequences[:-1], initial_state=states, time_major=True, scope="decoder"
+    )
+    losses = tf.nn.softmax_cross_entropy_with_logits(sequences[1:], outputs)
+    return tokens, tf.reduce_mean(losses)
+
+
+def recognizer(nn):
+    """Frames, of which two at a time are read by upper layers, with projections."""
+    tokens = v1.placeholder(tf.int32, [4, 7])
+    outputs = tf.one_hot(tokens[:, :4], 9)
+    for layer in range(2):
+        cells = [nn.LSTMCell(5, num_proj=3) for _ in range(2)]
+        both, _ = nn.bidirectional_dynamic_rnn(
+            *cells, outputs, dtype=tf.float32, scope=f"layer_{layer}"
+        )
+        outputs = tf.reshape(tf.concat(both, -1), [4, -1, 12])
+    logits = dense(outputs[:, -1], 9)
+    return tokens, tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(tokens[:, 6], logits)
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed")
+@pytest.mark.parametrize("program", [language_model, tagger, translator, recognizer])
+def test_programs_with_cells_learn_as_in_tensorflows_loop(program):
+    stock = types.SimpleNamespace(**{name: getattr(rnn_cell, name) for name in rnn_cell.__all__})
+    stock.dynamic_rnn = v1.nn.dynamic_rnn
+    stock.bidirectional_dynamic_rnn = v1.nn.bidirectional_dynamic_rnn
+    batches = np.random.default_rng(1).integers(0, 9, (5, 4, 7))
+    values = np.random.default_rng(2)
+    weights = {}
+
+    def train(nn):
+        def run(session):
+            tokens, loss = program(nn)
+            variables = v1.trainable_variables()
+            optimizer = v1.train.AdamOptimizer(0.05)
+            gradients, _ = tf.clip_by_global_norm(v1.gradients(loss, variables), 1.0)
+            step = optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            session.run(v1.global_variables_initializer())
+            for variable in variables:
+                shape = variable.shape.as_list()
+                drawn = weights.setdefault(variable.name, values.normal(0, 0.4, shape))
+                variable.load(drawn, session)
+            losses = [session.run([loss, step], {tokens: batch})[0] for batch in batches]
+            kinds = {op.type for op in session.graph.get_operations()}
+            has_loop = bool(kinds & {"While", "StatelessWhile", "LoopCond"})
+            return losses, [variable.name for variable in variables], has_loop
+
+        return in_graph(run)
+
+    (losses, names, has_loop), expected = train(rnn), train(stock)
+    assert names == expected[1] and (has_loop, expected[2]) == (False, True)
+    np.testing.assert_allclose(losses, expected[0], rtol=1e-5)
+    assert len(set(losses)) == 5
