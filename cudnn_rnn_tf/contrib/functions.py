@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-def _config_from(
+def config_from(
     rnn_mode: str, time_major: bool, input_mode: str, direction: str, dropout: float
 ) -> ConfigOf:
     """Returns a function that finds a network's sizes in its arguments' static shapes."""
@@ -141,7 +141,7 @@ def cudnn_lstm(
                 f"expected the last dimension of input_h to be num_proj, {num_proj}, but received "
                 f"shape {input_h.shape}"
             )
-    config_of = _config_from(constants.CUDNN_LSTM, time_major, input_mode, direction, dropout)
+    config_of = config_from(constants.CUDNN_LSTM, time_major, input_mode, direction, dropout)
     call = (inputs, (input_h, input_c), params, is_training, sequence_lengths, time_major)
     return run(config_of, *call, seed=seed, dropout=dropout, name=name)
 
@@ -190,7 +190,7 @@ def cudnn_gru(
         )  # [20, 8, 32] and [1, 8, 32]
         ```
     """
-    config_of = _config_from(constants.CUDNN_GRU, time_major, input_mode, direction, dropout)
+    config_of = config_from(constants.CUDNN_GRU, time_major, input_mode, direction, dropout)
     call = (inputs, (input_h,), params, is_training, sequence_lengths, time_major)
     return run(config_of, *call, seed=seed, dropout=dropout, name=name)
 
@@ -220,7 +220,7 @@ def cudnn_rnn_tanh(
         )  # [20, 8, 32] and [1, 8, 32]
         ```
     """
-    config_of = _config_from(constants.CUDNN_RNN_TANH, time_major, input_mode, direction, dropout)
+    config_of = config_from(constants.CUDNN_RNN_TANH, time_major, input_mode, direction, dropout)
     call = (inputs, (input_h,), params, is_training, sequence_lengths, time_major)
     return run(config_of, *call, seed=seed, dropout=dropout, name=name)
 
@@ -250,7 +250,7 @@ def cudnn_rnn_relu(
         )  # [20, 8, 32] and [1, 8, 32]
         ```
     """
-    config_of = _config_from(constants.CUDNN_RNN_RELU, time_major, input_mode, direction, dropout)
+    config_of = config_from(constants.CUDNN_RNN_RELU, time_major, input_mode, direction, dropout)
     call = (inputs, (input_h,), params, is_training, sequence_lengths, time_major)
     return run(config_of, *call, seed=seed, dropout=dropout, name=name)
 

@@ -96,8 +96,9 @@ def _of_saved_model(path: pathlib.Path) -> Iterator[Network]:
 
 
 def _of_frozen_graph(path: pathlib.Path) -> Iterator[Network]:
-    yield from _ops_in(frozen_graphs.read(path))
-    yield from keras_inspection.of_arrays(frozen_graphs.networks_in(path))
+    networks = frozen_graphs.networks_in(path)
+    yield from (op for op in _ops_in(frozen_graphs.read(path)) if op.name not in networks)
+    yield from keras_inspection.of_arrays(networks)
 
 
 def _ops_in(*graphs: Any) -> Iterator[Network]:
@@ -106,9 +107,9 @@ def _ops_in(*graphs: Any) -> Iterator[Network]:
     for graph in graphs:
         bodies = [graph.node, *(function.node_def for function in graph.library.function)]
         for node in (node for body in bodies for node in body):
-            if node.op == "CudnnRnnTf>Forward" or re.fullmatch(r"CudnnRNN(V\d)?", node.op):
+            if node.op == "CudnnRnnTf>Forward" or frozen_graphs.FUSED_OP.fullmatch(node.op):
                 # The function of each signature has a copy of the same node.
-                scope = re.sub(r"_\d+$", "", node.name.rpartition("/")[0] or node.name)
+                scope = frozen_graphs.scope_of(node.name)
                 found.setdefault(scope, _of_node(scope, node))
     yield from found.values()
 

@@ -1,6 +1,7 @@
 """Finds recurrent networks among the constants of TensorFlow 1's frozen graphs."""
 
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,9 +9,14 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants
+from cudnn_rnn_tf.contrib.functions import config_from
 from cudnn_rnn_tf.convert import named_arrays, untrusted
 from cudnn_rnn_tf.convert.named_arrays import StoredNetwork
+from cudnn_rnn_tf.keras_weights import to_keras_weights
+from cudnn_rnn_tf.pseudo_layers import cut_array
 
+_PARTS = ("kernel", "recurrent_kernel", "bias")
+FUSED_OP = re.compile(r"CudnnRNN(V\d)?")
 _PASSED_ON = ("Identity", "Enter", "StopGradient")
 _SUMS = ("Add", "AddV2", "BiasAdd")
 # The activations of an LSTM cell's gates i, c, f and o.
@@ -51,7 +57,8 @@ def read(path: pathlib.Path) -> Any:
 def networks_in(path: pathlib.Path) -> dict[str, StoredNetwork]:
     """Returns the networks in a file with a frozen graph, by name.
 
-    Of an LSTM, the graph may say what is added to the forget gate's bias, and the activations.
+    Of an LSTM, the graph may say what is added to the forget gate's bias, and the activations. Of
+    one of TensorFlow's fused ops, there is a network if the sizes of its buffer are known, and fit.
 
     Raises:
         FileNotFoundError: as of `read`.
@@ -64,8 +71,12 @@ def networks_in(path: pathlib.Path) -> dict[str, StoredNetwork]:
         for node in graph.node
         if node.op == "Const" and tf.as_dtype(node.attr["value"].tensor.dtype).is_floating
     }
-    links = _Links(graph)
-    networks = {}
+    links = _Links(graph, arrays)
+    networks = {
+        scope_of(node.name): network
+        for node in graph.node
+        if FUSED_OP.fullmatch(node.op) and (network := links.network_of(node))
+    }
     for name, network in named_arrays.networks_in(arrays).items():
         if any(links.clips(cell["kernel"]) for cell in network.cells if "kernel" in cell):
             network = network._replace(refusal="its cells clip their states")
@@ -77,10 +88,20 @@ def networks_in(path: pathlib.Path) -> dict[str, StoredNetwork]:
     return networks
 
 
+def _integer(number: float | None) -> int | None:
+    return None if number is None else int(number)
+
+
+def scope_of(name: str) -> str:
+    """Returns what a fused op's network is called, of which a graph may have several copies."""
+    return re.sub(r"_\d+$", "", name.rpartition("/")[0] or name)
+
+
 class _Links:
     """Follows the edges of a graph."""
 
-    def __init__(self, graph: Any):
+    def __init__(self, graph: Any, constants_by_name: dict[str, Constant]):
+        self._constants = {each.node_name: each for each in constants_by_name.values()}
         self._nodes = {node.name: node for node in graph.node}
         self._readers: dict[str, list[Any]] = {}
         for node in graph.node:
@@ -138,10 +159,70 @@ class _Links:
             else:
                 yield reader
 
+    def network_of(self, node: Any) -> StoredNetwork | None:
+        """Returns the network of one of TensorFlow's fused ops, whose buffer is a constant."""
+        inputs, h, c, params = (self._source(name) for name in node.input[:4])
+        buffer = self._constants.get(params.name if params is not None else "")
+        texts = {key: value.s.decode() for key, value in node.attr.items()}
+        mode = texts.get("rnn_mode", constants.CUDNN_LSTM)
+        states = (h, c) if mode == constants.CUDNN_LSTM else (h,)
+        shapes = [self._shape(each) for each in (inputs, *states)]
+        if buffer is None or len(buffer.shape) != 1:
+            return None
+        config_of = config_from(
+            mode,
+            "time_major" not in node.attr or node.attr["time_major"].b,
+            texts.get("input_mode", constants.CUDNN_INPUT_LINEAR_MODE),
+            texts.get("direction", constants.CUDNN_RNN_UNIDIRECTION),
+            dropout=0.0,
+        )
+        specs = list(map(tf.TensorSpec, (*shapes, buffer.shape)))
+        try:
+            config = config_of(specs[0], specs[1:-1], specs[-1])
+        except (TypeError, ValueError):
+            return None
+        is_plain = config.input_mode == constants.CUDNN_INPUT_LINEAR_MODE and not config.num_proj
+        if not is_plain or buffer.shape != (config.layout.size,):
+            return None
+        cells: list[dict[str, named_arrays.Array]] = [
+            dict(zip(_PARTS, to_keras_weights(mode, layer), strict=True))
+            for layer in cut_array(config, np.asarray(buffer))
+        ]
+        is_zero = all(self._is_zero(each) for each in states)
+        refusal = "" if is_zero else "it starts from states that are not zero"
+        return StoredNetwork(node.op, mode, cells, config.layout.num_dirs, refusal=refusal)
+
+    def _shape(self, node: Any) -> tf.TensorShape:
+        """Returns the shape of what a node puts out, as far as the graph says it."""
+        if node is not None and node.op == "Const":
+            return tf.TensorShape(node.attr["value"].tensor.tensor_shape)
+        if node is not None and node.op == "Placeholder":
+            return tf.TensorShape(node.attr["shape"].shape)
+        if node is not None and node.op == "Fill":
+            sizes = self._source(node.input[0])
+            if sizes is not None and sizes.op == "Const" and self._shape(sizes) == [3]:
+                return tf.TensorShape(tf.make_ndarray(sizes.attr["value"].tensor))
+            if sizes is not None and sizes.op == "Pack":
+                return tf.TensorShape([_integer(self._scalar(each)) for each in sizes.input])
+        return tf.TensorShape(None)
+
+    def _is_zero(self, node: Any) -> bool:
+        """Returns whether what a node puts out is zero, or not in the graph."""
+        if node.op == "Fill":
+            return not self._scalar(node.input[1])
+        return node.name not in self._constants or not np.any(self._constants[node.name])
+
     def _scalar(self, name: str) -> float | None:
-        node = self._nodes.get(name.removesuffix(":0"))
-        while node is not None and node.op in _PASSED_ON:
-            node = self._nodes.get(node.input[0].removesuffix(":0"))
+        node = self._source(name)
         if node is None or node.op != "Const" or node.attr["value"].tensor.tensor_shape.dim:
             return None
         return float(tf.make_ndarray(node.attr["value"].tensor))
+
+    def _source(self, name: str) -> Any:
+        """Returns the node that an output comes from; None if none, or several, change nothing."""
+        node = self._nodes.get(name.removesuffix(":0"))
+        passed: set[str] = set()
+        while node is not None and node.op in _PASSED_ON and node.name not in passed:
+            passed.add(node.name)
+            node = self._nodes.get(node.input[0].removesuffix(":0"))
+        return node

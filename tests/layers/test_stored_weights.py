@@ -13,7 +13,7 @@ from keras_reference import gru, lstm, sigmoid, write
 from layer_reference import make, normal, randomize
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import __main__, convert
+from cudnn_rnn_tf import __main__, convert, cudnn_rnn_ops
 from cudnn_rnn_tf.contrib import rnn
 from cudnn_rnn_tf.convert import file_inspection, named_arrays
 
@@ -263,6 +263,60 @@ def test_frozen_graphs(tmp_path):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=message):
             file_inspection.inspect_file(path)
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_relu"])
+def test_fused_ops_in_frozen_graphs(mode, tmp_path):
+    """TensorFlow's own ops, with their buffers; the layers are those of this package's ops."""
+    v1, path, target = tf.compat.v1, tmp_path / "model.pb", tmp_path / "m.keras"
+    direction, inputs = "bidirectional", normal(5, 2, 4).astype("float32")
+    sizes = {"rnn_mode": mode, "direction": direction}
+    count = cudnn_rnn_ops.cudnn_rnn_opaque_params_size(mode, 2, 3, 4, direction=direction).numpy()
+    params = normal(count).astype("float32")
+
+    def write(zero: float, size: int) -> None:
+        with tf.Graph().as_default() as graph:
+            x = v1.placeholder(tf.float32, [None, None, 4])
+            h = tf.fill([4, tf.shape(x)[1], 3], zero)
+            if size > count:
+                h, size = tf.constant(zero, shape=[4, 2, 3]), count
+            c = h if mode == "lstm" else tf.zeros([0])
+            buffer = tf.identity(tf.constant(params[:size]))
+            for name in ("net/CudnnRNNV3", "net_1/CudnnRNNV3"):
+                tf.raw_ops.CudnnRNNV3(
+                    input=x,
+                    input_h=h,
+                    input_c=c,
+                    params=buffer,
+                    sequence_lengths=tf.fill([tf.shape(x)[1]], 5),
+                    is_training=False,
+                    name=name,
+                    **sizes,
+                )
+        path.write_bytes(graph.as_graph_def().SerializeToString())
+
+    write(0.0, count)
+    (found,) = file_inspection.inspect_file(path)
+    assert found[:-1] == (
+        "net", "Bidirectional of CudnnRNNV3", mode, 2, direction, 4, 3, "float32",
+    )  # fmt: skip
+    convert.convert_file(path, target, force=True)
+    states = [tf.zeros([4, 2, 3])] * (2 if mode == "lstm" else 1)
+    model = {
+        "lstm": cudnn_rnn_ops.cudnn_lstm,
+        "gru": cudnn_rnn_ops.cudnn_gru,
+        "rnn_relu": cudnn_rnn_ops.cudnn_rnn_relu,
+    }[mode]
+    expected, *_ = model(inputs, *states, params, is_training=False, direction=direction)
+    received = keras.saving.load_model(target)(np.swapaxes(inputs, 0, 1))
+    np.testing.assert_allclose(np.swapaxes(received, 0, 1), expected, atol=1e-6)
+    for zero, size in ((0.5, count), (0.5, count + 1), (0.0, count - 1)):
+        write(zero, size)
+        (found,) = file_inspection.inspect_file(path)
+        assert found.convert.startswith("no: it")
+        reason = "it starts from states" if zero else "it is an op"
+        with pytest.raises(ValueError, match=reason):
+            convert.convert_file(path, target, force=True)
 
 
 def bomb(name: str) -> Any:
