@@ -284,39 +284,6 @@ def test_does_not_replace_a_tensorflow_unasked(build_backend, monkeypatch):
     assert build_backend.tensorflow_requirement() == "tensorflow==2.18.1"
 
 
-@pytest.mark.parametrize("directory", ["kernels", "ops", "cudnn_rnn_tf/native"])
-def test_both_builds_list_every_source(directory):
-    files = {str(path.relative_to(ROOT)) for path in (ROOT / directory).rglob("*.cc")}
-    in_cmake = set(
-        re.findall(rf"\b{directory}/[\w/]+\.cc\b", (ROOT / "CMakeLists.txt").read_text())
-    )
-    in_bazel = set()
-    for name in ("BUILD", "*.bzl"):
-        for path in (ROOT / directory).rglob(name):
-            folder = path.parent.relative_to(ROOT)
-            in_bazel |= {
-                str(folder / file) for file in re.findall(r'"(\w+\.cc)"', path.read_text())
-            }
-    assert files
-    assert in_cmake == files
-    # The build generates this file.
-    assert in_bazel - {"kernels/gpu/embedded_sources.cc"} == files
-
-
-def test_bazel_lists_every_header_and_device_source():
-    """A sandboxed build lacks what is not listed; CMake finds headers by itself."""
-    files = set()
-    for directory in ("kernels", "ops", "cudnn_rnn_tf/native"):
-        for suffix in ("h", "cu", "cuh"):
-            files |= {path.relative_to(ROOT) for path in (ROOT / directory).rglob(f"*.{suffix}")}
-    listed = set()
-    for build in (path for name in ("BUILD", "*.bzl") for path in ROOT.glob(f"[cko]*/**/{name}")):
-        folder = build.parent.relative_to(ROOT)
-        listed |= {folder / name for name in re.findall(r'"(\w+\.(?:h|cuh?))"', build.read_text())}
-    assert files
-    assert listed == files
-
-
 def test_both_builds_have_the_same_flags():
     cmake = (ROOT / "CMakeLists.txt").read_text()
     standard = re.search(r"CMAKE_CXX_STANDARD (\d+)", cmake)[1]
@@ -334,11 +301,12 @@ def test_both_builds_compile_the_inner_loops_alike():
     flag = re.compile(r"-[fm][\w=-]+")
     cmake = (ROOT / "CMakeLists.txt").read_text()
     simd = cmake[cmake.index("function(crnn_add_simd") : cmake.index("pybind11_add_module")]
-    bazel = "".join((ROOT / "kernels/cpu" / name).read_text() for name in ("simd.bzl", "BUILD"))
+    bazel = (ROOT / "kernels/BUILD").read_text()
+    bazel = bazel[bazel.index("AVX512BF16 =") : bazel.index('name = "core"')]
     assert flag.findall(simd)
-    assert flag.findall(bazel) == flag.findall(simd)
+    assert sorted(flag.findall(bazel)) == sorted(flag.findall(simd))
     assert re.findall(r"crnn_add_simd\((\w+) (\d+)", simd) == re.findall(
-        r'name = "(\w+)",[^)]*?vector_bytes = (\d+)', bazel
+        r'"(\w+)": \((\d+), ', bazel
     )
 
 
