@@ -70,6 +70,12 @@ struct RnnProblem {
   bool has_dropout_between_layers() const {
     return is_training && spec.dropout > 0.0f && spec.num_layers > 1;
   }
+  // Tells whether what a single step multiplies is floats with bounds, so that
+  // float16 may take the place of TF32.
+  bool has_bounded_floats() const {
+    return dtype == RnnDataType::kFloat32 && spec.bounds_h() &&
+           !spec.resets_before() && !has_recurrent_dropout();
+  }
   bool has_recurrent_dropout() const {
     return is_training && spec.recurrent_dropout > 0.0f;
   }

@@ -42,6 +42,9 @@ constexpr const char* kOneGate[] = {""};
 // These are the names in checkpoints of TensorFlow 1.
 constexpr const char* kPeepholes[] = {"w_i_diag", "w_f_diag", "w_o_diag"};
 
+// kernels/cells/activations.h knows these numbers.
+static_assert(static_cast<int>(Activation::kKeras2HardSigmoid) == 8);
+
 // cuDNN's numbers are those of CUDNN_RNN_RELU, CUDNN_RNN_TANH, CUDNN_LSTM and
 // CUDNN_GRU.
 constexpr auto kKinds = MakeKinds(

@@ -17,7 +17,7 @@ NUM_GATES = {
     rnn_mode: RnnConfig(rnn_mode, 1, 1, 1).layout.num_gates
     for rnn_mode in (*LAYERS, constants.GRU_RESET_BEFORE, constants.LSTM_PEEPHOLE)
 }
-# What other formats know of layers with gates.
+# Other formats know no other activations of layers with gates.
 OWN_ACTIVATIONS = {"activation": "tanh", "recurrent_activation": "sigmoid"}
 # The least bias mode that holds biases of the input side, or not, and of the recurrent side.
 _BIAS_MODES = {

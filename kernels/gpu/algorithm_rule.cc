@@ -86,10 +86,8 @@ bool HasHalvedSteps(const RnnProblem& problem, bool allow_tf32,
   // cuBLAS is slow if operands begin at odd places. With smaller matrices,
   // products over all steps are not in float16.
   constexpr int64_t kMultiple = 8, kFewestWeights = int64_t{1} << 21;
-  return problem.dtype == RnnDataType::kFloat32 && allow_tf32 &&
-         HasTf32(gpu.architecture) && spec.bounds_h() &&
-         !spec.resets_before() && !problem.has_recurrent_dropout() &&
-         spec.num_units % kMultiple == 0 &&
+  return problem.has_bounded_floats() && allow_tf32 &&
+         HasTf32(gpu.architecture) && spec.num_units % kMultiple == 0 &&
          spec.output_size() % kMultiple == 0 &&
          spec.num_gates() * spec.num_units * spec.output_size() >=
              kFewestWeights;

@@ -76,7 +76,7 @@ struct Shape {
   static constexpr int kChunkBytes = 32 * 16;
   // Where floats are multiplied in float16, each of a block's rows of the
   // weights has a power of two, and so have a sequence's numbers in two steps.
-  // In a band, they have one in each block and one in the band.
+  // In a band, a sequence's numbers have one for each block and one for all.
   constexpr int powers_bytes() const {
     const int of_sequences = 2 + (has_bands() ? 2 + slices : 0);
     return products == kHalves ? (band_rows() + of_sequences * rows()) * 4 : 0;

@@ -315,7 +315,7 @@ struct Network::BackwardPass {
       // The gradient of the inputs goes to the layer below, or to the caller.
       void* const input_backprop =
           l == 0 ? buffers.input_backprop : workspace.gradients[(l - 1) % 2];
-      // What reads gates as floats comes before they are halved.
+      // Gates are halved in place, so products that read floats come first.
       if (!HalvesInputs(l)) {
         CRNN_RETURN_IF_ERROR(Inputs(l, arguments, input_backprop));
       }

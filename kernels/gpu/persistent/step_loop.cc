@@ -28,15 +28,6 @@ RnnStatus Check(const RnnProblem& problem) {
   return {};
 }
 
-// Tells whether a step's operands have bounds, so that float16 takes the place
-// of TF32.
-bool MayHalve(const RnnProblem& problem, bool allow_tf32) {
-  const RnnSpec& spec = problem.spec;
-  return problem.dtype == RnnDataType::kFloat32 && allow_tf32 &&
-         spec.bounds_h() && !spec.resets_before() &&
-         !problem.has_recurrent_dropout();
-}
-
 }  // namespace
 
 RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
@@ -44,7 +35,7 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
   CRNN_RETURN_IF_ERROR(Check(problem));
   loop->problem_ = problem;
   loop->allows_tf32_ = allow_tf32;
-  if (MayHalve(problem, allow_tf32)) {
+  if (allow_tf32 && problem.has_bounded_floats()) {
     CRNN_RETURN_IF_ERROR(loop->halves_.emplace().Compile());
   }
   const RnnSpec& spec = problem.spec;

@@ -12,7 +12,7 @@ using cudnn_rnn_tf::persistent::StepBuffers;
 
 namespace {
 
-// What a number of float range counts beside operands in float16.
+// In the choice of a power, a float counts this much less than the operands.
 constexpr float kFarBelow = 1.0f / (1ull << 60);
 
 // These load and store a number of an array of the network's type.
