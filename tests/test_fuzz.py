@@ -68,14 +68,14 @@ def test_networks_that_a_gpu_refuses_are_drawn(fuzz, monkeypatch):
     """Draws a case of the backward pass, for which the forward pass runs."""
     monkeypatch.syspath_prepend(FUZZ.parent)
     raw_ops = importlib.import_module("raw_ops")
-    case = raw_ops.draw(random.Random("7.176"))
+    case = raw_ops.draw(random.Random("7.292"))
     assert case["op"] == "backward"
 
     def refuse(**_):
         raise tf.errors.UnimplementedError(None, None, "A GPU does not run this.")
 
     monkeypatch.setattr(raw_ops.raw_ops, "cudnn_rnn_tf_forward", refuse)
-    assert raw_ops.draw(random.Random("7.176")) == case
+    assert raw_ops.draw(random.Random("7.292")) == case
 
 
 @pytest.mark.parametrize("target", ["raw_ops", "graphs", "native_module", "files", "saved"])

@@ -38,8 +38,9 @@ def main() -> None:
         answers.write(json.dumps(values) + "\n")
         answers.flush()
 
-    # What the tests draw, targets draw as well.
-    sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+    # What the tests draw, targets draw as well, a room's tests too.
+    tests = pathlib.Path(__file__).resolve().parents[1]
+    sys.path.extend(map(str, (tests, tests / "convert")))
     module = importlib.import_module(target)
     answer(ready=target)
     for line in sys.stdin:

@@ -13,11 +13,14 @@ FLOATS = (
     *(1e-45, 1e-40, 1.2e-38, 1e-20, 3e38, 1e39, 1e300, 0.99999999, -1e-40),
 )
 STRINGS = {
-    "rnn_mode": ("lstm", "gru", "rnn_tanh", "rnn_relu", "", "LSTM", "lstm\0", "gru " * 1000),
+    "rnn_mode": ("lstm", "gru", "rnn_tanh", "lstm_peephole", "", "LSTM", "lstm\0", "gru " * 1000),
     "input_mode": ("linear_input", "skip_input", "auto_select", "", "\u00e4"),
     "direction": ("unidirectional", "bidirectional", "", "both", "\n"),
     "bias_mode": ("none", "single_input", "single_recurrent", "double", "", "two"),
     "owner": ("", "layer 'a'", "\n%s{}", "\0", "x" * 10000),
+    **dict.fromkeys(
+        ("activation", "recurrent_activation"), ("", "relu", "sigmoid", "hard_sigmoid", "no", "\0")
+    ),
     "algorithm": ("auto", "standard", "persist_static", "", "fast"),
 }
 DTYPES = ("float64", "float32", "float16", "bfloat16")

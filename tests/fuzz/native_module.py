@@ -100,7 +100,9 @@ def run(case: dict[str, Any]) -> None:
         )
         states = [arrays[name] for name in ("h", "c") if name in arrays]
         for _ in range(2):
-            outputs, finals = predictor(arrays["inputs"], states, arrays["lengths"])
+            outputs, finals = predictor(
+                arrays["inputs"], states, arrays["lengths"], arrays.get("resets")
+            )
             for array in (outputs, *finals):
                 array.tobytes()
 
@@ -136,7 +138,9 @@ def _arrays(case: dict[str, Any], layout: ParamLayout) -> dict[str, dict[str, An
         "lengths": array(batch, dtype="int64", fill="zeros"),
         "h": array(*states, layout.output_size),
     }
-    if network["rnn_mode"] == "lstm":
+    if network.get("has_resets"):
+        arrays["resets"] = array(*lead, dtype="bool", fill="coins")
+    if network["rnn_mode"].startswith("lstm"):
         arrays["c"] = array(*states, network["num_units"])
     return arrays
 

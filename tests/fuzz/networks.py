@@ -6,15 +6,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before", "lstm_peephole")
 
 
 def draw(rng: random.Random) -> dict[str, Any]:
     """Draws a small network and the sizes of its data."""
-    rnn_mode = rng.choice(tuple(GATES))
+    rnn_mode = rng.choice(MODES)
     num_units = rng.randrange(1, 6)
     input_mode = rng.choice(("linear_input", "linear_input", "skip_input"))
-    is_lstm = rnn_mode == "lstm"
+    is_lstm = rnn_mode.startswith("lstm")
     return {
         "rnn_mode": rnn_mode,
         "num_layers": rng.randrange(1, 4),
@@ -31,6 +31,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
         "batch_size": rng.randrange(4),
         "time_major": rng.random() < 0.5,
         "dtype": rng.choice(("float64", "float32", "float16", "bfloat16")),
+        "has_resets": rng.random() < 0.3,
     }
 
 

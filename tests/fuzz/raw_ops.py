@@ -89,8 +89,8 @@ def run(case: dict[str, Any]) -> None:
     lists = {
         "canonical_to_params": ("weights", "biases"),
         "keras_to_params": ("weights", "biases"),
-        "forward": ("seed",),
-        "backward": ("seed",),
+        "forward": ("seed", "resets"),
+        "backward": ("seed", "resets"),
     }.get(case["op"], ())
 
     def call(*values: tf.Tensor) -> Any:
@@ -215,7 +215,7 @@ def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, An
         return tensors, attributes
     count = network["num_layers"] * layout.num_dirs
     states = (count, batch) if time_major else (batch, count)
-    is_lstm = network["rnn_mode"] == "lstm"
+    is_lstm = network["rnn_mode"].startswith("lstm")
     c = tensor(*states, network["num_units"]) if is_lstm else tensor(0)
     h = tensor(*states, layout.output_size)
     outputs = tensor(*lead, layout.num_dirs * layout.output_size)
@@ -229,8 +229,11 @@ def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, An
     }
     for name in ("dropout", "cell_clip", "time_major"):
         attributes[name] = network[name]
-    # Older cases of the corpus do not have this attribute.
+    # Older cases of the corpus do not say this.
     attributes["recurrent_dropout"] = network.get("recurrent_dropout", 0.0)
+    attributes |= {"activation": "", "recurrent_activation": ""}
+    if network.get("has_resets"):
+        tensors["resets"] = tensor(*lead, dtype="bool", fill="coins")
     attributes["has_sequence_lengths"] = True
     if case["op"] == "forward":
         chosen = {"is_training": True, "algorithm": "auto", "may_keep_params": False}
@@ -262,7 +265,8 @@ def _reserve_space(case: dict[str, Any]) -> int:
         name: networks.fill(spec["shape"], spec["dtype"], *spec["fill"])
         for name, spec in tensors.items()
     }
-    arrays["seed"] = [arrays["seed"]]
+    for name in ("seed", "resets"):
+        arrays[name] = [arrays[name]] if name in arrays else []
     try:
         return raw_ops.cudnn_rnn_tf_forward(**arrays, **attributes)[3].shape[0]
     except tf.errors.UnimplementedError:
