@@ -8,13 +8,13 @@ COLUMNS = (
 )
 # A name such as RTX 30 stands for the whole series; the card in parentheses has the row's numbers.
 ROWS = (
-    ("T4", "7.5", "float16: 640", "no", "384", "imitated"),
+    ("T4", "7.5", "float16: 768", "no", "384", "imitated"),
     ("RTX 20 (RTX 2080 Ti)", "7.5", "float16: 800", "no", "400", "compiled"),
     ("A100", "8.0", "1536", "1600", "1016", "imitated"),
-    ("A30", "8.0", "1008", "1152", "768", "compiled"),
+    ("A30", "8.0", "1152", "1152", "768", "compiled"),
     ("A10", "8.6", "1152", "1152", "672", "compiled"),
     ("RTX 30 (RTX 3090)", "8.6", "1280", "1280", "672", "compiled"),
-    ("L4", "8.9", "928", "928", "672", "imitated"),
+    ("L4", "8.9", "960", "960", "672", "imitated"),
     ("L40S", "8.9", "1280", "1280", "768", "compiled"),
     ("RTX 40 (RTX 4090)", "8.9", "1280", "1280", "768", "imitated"),
     ("H100, H200", "9.0", "2112", "2112", "1152", "run"),

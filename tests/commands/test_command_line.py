@@ -407,7 +407,7 @@ def test_interrupted(capsys, monkeypatch):
     def interrupt():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(crnn.installation_info, "info", interrupt)
+    monkeypatch.setattr(__main__.installation_info, "info", interrupt)
     assert run(capsys, "info")[0] == 130
 
 

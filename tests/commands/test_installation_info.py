@@ -51,7 +51,7 @@ def test_gpus_and_their_kernels(monkeypatch):
     monkeypatch.setattr(op_library, "imitated_architecture", lambda: 75)
     kernels = {"lstm, 8 units": "teams of 4 blocks"}
     monkeypatch.setattr(installation_info, "_gpu", lambda: {"kernels": kernels})
-    row = "GPU A10, compute capability 8.6, half types 1024, TF32 1152, float32 without TF32 672, "
+    row = "GPU A10, compute capability 8.6, half types 1152, TF32 1152, float32 without TF32 672, "
     row += "how it was tried compiled"
     assert [line.split(maxsplit=1) for line in installation_info.gpu_lines()] == [
         ["GPU", "NVIDIA A10, compute capability 8.6"],
@@ -181,8 +181,9 @@ def test_editors_see_the_layers_arguments_and_examples(name):
     """The signature has all arguments, including a cell's own, and the examples run."""
     layer = getattr(layers, name)
     parameters = dict(inspect.signature(layer).parameters)
-    of_lstm = ["num_proj", "cell_clip", "use_peepholes", "peephole_initializer"]
-    own = {"CudnnLSTM": of_lstm, "CudnnGRU": ["reset_after"]}
+    gated = ["activation", "recurrent_activation"]
+    of_lstm = ["num_proj", "cell_clip", "use_peepholes", "peephole_initializer", *gated]
+    own = {"CudnnLSTM": of_lstm, "CudnnGRU": ["reset_after", *gated]}
     for each in own.get(name, []):
         parameters.pop(each)
     expected = inspect.signature(rnn_layer.CudnnRNN).parameters

@@ -28,7 +28,7 @@ def cases():
 def predict(case, data):
     layout = case.config.layout
     predictor = native._native.PredictorBinding(layout, data.params, True, False, 1)
-    outputs, states = predictor(data.inputs, data.states, None)
+    outputs, states = predictor(data.inputs, data.states, None, None)
     return [outputs, *states]
 
 def train(case, data):
