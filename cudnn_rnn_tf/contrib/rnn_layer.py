@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import _private_names, ops
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf._private_names import legacy_rnn_cells
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
-from cudnn_rnn_tf.contrib.base_layer import BaseLayer, unique_name
 from cudnn_rnn_tf.contrib.network_calls import rate_below_1
 from cudnn_rnn_tf.contrib.saveable import CudnnOpaqueParamsSaveable
 from cudnn_rnn_tf.layers import buffer_parts
@@ -17,10 +16,11 @@ from cudnn_rnn_tf.layers import buffer_parts
 _v1 = tf.compat.v1
 
 
-class _CudnnRNN(HasConfig, BaseLayer, _private_names.AutoTrackable):
-    """The base class of the four layers, under its name in contrib."""
+class _CudnnRNN(HasConfig, legacy_rnn_cells.base_layer.Layer):
+    """The base class of the four layers, with the name and base class that it has in contrib."""
 
     rnn_mode: str
+    built: bool
     # The number of a pseudo-layer's weights. This name, `_rnn_mode` and `_zero_state` are
     # contrib's.
     _num_params_per_layer: int
@@ -41,8 +41,7 @@ class _CudnnRNN(HasConfig, BaseLayer, _private_names.AutoTrackable):
         bias_initializer: Callable[..., Any] | None = None,
         name: str | tf.compat.v1.VariableScope | None = None,
     ):
-        self._dtype = tf.as_dtype(dtype)
-        if not self._dtype.is_floating:
+        if not tf.as_dtype(dtype).is_floating:
             raise ValueError(f"expected dtype to be floating-point, but received {dtype!r}")
         if isinstance(input_mode, int):
             name_then = type(self).__name__
@@ -51,14 +50,10 @@ class _CudnnRNN(HasConfig, BaseLayer, _private_names.AutoTrackable):
                 f"TensorFlow 1.2, {name_then} took input_size there, and weights in each call; "
                 f"that class is cudnn_rnn_ops.{name_then}"
             )
+        super().__init__(name=name, dtype=dtype)
         self._seed = seed
         self._kernel_initializer = kernel_initializer
         self._bias_initializer = bias_initializer
-        # As in TensorFlow 1, the scope's name and the layer's name are numbered separately.
-        base_name = name.name if isinstance(name, _v1.VariableScope) else name
-        self._base_name = base_name or f"cudnn_{self.rnn_mode}"
-        own_name = name if isinstance(name, str) else None
-        self._name = own_name or unique_name(f"cudnn_{self.rnn_mode}")
         # RnnConfig checks the arguments before the input size is known. num_units stands in for the
         # input size, since it fits all input modes.
         self._dropout = dropout
@@ -73,23 +68,14 @@ class _CudnnRNN(HasConfig, BaseLayer, _private_names.AutoTrackable):
         )
         self._input_mode = input_mode
         self._input_size: int | None = None
-        self._scope: tf.compat.v1.VariableScope | None = None
         self._saveable: CudnnOpaqueParamsSaveable | None = None
         # `kernel` is the same as `_variable`, unless a custom getter of the variable scope returns
         # a function of the variable.
         self.kernel: tf.Tensor | tf.Variable | None = None
         self._variable: tf.Variable | None = None
-        self.input_spec = keras.layers.InputSpec(ndim=3)
+        self.input_spec = legacy_rnn_cells.input_spec.InputSpec(ndim=3)
 
     # The configuration.
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def dtype(self) -> tf.DType:
-        return self._dtype
 
     # Classes that programs derive use these names of contrib's.
 
@@ -153,17 +139,6 @@ class _CudnnRNN(HasConfig, BaseLayer, _private_names.AutoTrackable):
 
     # Its variable.
 
-    @property
-    def scope_name(self) -> str:
-        """The name of the variable scope. ValueError before the layer is built."""
-        self._built_config()
-        assert self._scope is not None
-        return self._scope.name
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        return [self._variable] if self.built else []
-
     def build(self, input_shape: Any) -> None:
         """Creates the variable, unless it is there.
 
@@ -203,6 +178,9 @@ class _CudnnRNN(HasConfig, BaseLayer, _private_names.AutoTrackable):
                 "opaque_kernel", (config.layout.size,), self._dtype, self._initialize
             )
             self._variable = _variable_of(self.kernel, f"{scope.name}/opaque_kernel")
+            is_trained = self.trainable and self._variable.trainable
+            weights = self._trainable_weights if is_trained else self._non_trainable_weights
+            weights.append(self._variable)
         self._model = self._model_class(
             config.num_layers,
             config.num_units,
@@ -218,18 +196,17 @@ class _CudnnRNN(HasConfig, BaseLayer, _private_names.AutoTrackable):
         with tf.init_scope():
             saveable = self._find_saveable() or self._create_saveable()
             self._saveable = saveable
-        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: config.input_size})
+        self.input_spec = legacy_rnn_cells.input_spec.InputSpec(
+            ndim=3, axes={-1: config.input_size}
+        )
         self.built = True
-        # A checkpoint that was restored before the layer was built may have values for its cells.
-        # Attributes have been restored when they were set; the cells are no attributes.
-        for name, cell in saveable.saved_cells.items():
-            self._handle_deferred_dependencies(name, cell)
+        # A checkpoint that was restored before the layer was built may have values for these.
+        for name, part in {"_saveable": saveable, **saveable.saved_cells}.items():
+            self._handle_deferred_dependencies(name, part)
 
     def _own_scope(self) -> Any:
         """Returns the layer's variable scope; the first call makes it, within the current scope."""
-        if self._scope is None:
-            with _v1.variable_scope(None, self._base_name) as self._scope:
-                pass
+        self._set_scope(None)
         return _v1.variable_scope(self._scope, auxiliary_name_scope=False)
 
     def _initialize(self, shape: Sequence[int], dtype: Any = None, **_: Any) -> tf.Tensor:
@@ -349,16 +326,13 @@ class _CudnnRNN(HasConfig, BaseLayer, _private_names.AutoTrackable):
         # TensorFlow calls this to find the objects to save. A checkpoint has the variable through
         # the saveable and, where contrib's checkpoints had cells, cell by cell in contrib's own
         # layout.
-        children = super()._trackable_children(save_type, **kwargs)
-        if save_type != "checkpoint":
-            children.pop("_saveable", None)
+        # A SavedModel has the variable as it is, and nothing of what Keras 2 would add.
+        children = tf.Module._trackable_children(self, save_type, **kwargs)
+        if self._saveable is None:
             return children
-        children.pop("kernel", None)
-        children.pop("_variable", None)
-        if self._saveable is not None and self._saveable.saved_cells:
-            del children["_saveable"]
-            children.update(self._saveable.saved_cells)
-        return children
+        if save_type != "checkpoint":
+            return {**children, "_variable": self._variable}
+        return {**children, **(self._saveable.saved_cells or {"_saveable": self._saveable})}
 
     def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:
         # TensorFlow calls this to find the object for a name in a checkpoint. A layer whose
@@ -366,33 +340,18 @@ class _CudnnRNN(HasConfig, BaseLayer, _private_names.AutoTrackable):
         found = super()._lookup_dependency(name, *args, **kwargs)
         return self._saveable if name == "_saveable" else found
 
-    def _handle_deferred_dependencies(self, name: str, trackable: Any) -> None:
-        # The variable is an attribute, but what a checkpoint has under the attribute's name is not
-        # the variable.
-        if not isinstance(trackable, tf.Variable):
-            super()._handle_deferred_dependencies(name, trackable)
-
     # Calling.
 
-    def __call__(self, inputs: Any, *args: Any, scope: Any = None, **kwargs: Any) -> Any:
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Runs the network, as `call` explains.
 
         Args:
             inputs: to `call`.
             *args: to `call`.
-            scope: a variable scope, or the name of one, in place of the layer's own; for the first
-                call.
-            **kwargs: to `call`.
+            **kwargs: to `call`; and `scope`, a variable scope, or the name of one, in place of the
+                layer's own, for the first call.
         """
-        if self._scope is None and scope is not None:
-            with _v1.variable_scope(scope) as self._scope:
-                pass
-        inputs = tf.convert_to_tensor(inputs, dtype=self._dtype)
-        with self._own_scope(), tf.name_scope(self.name):
-            self.build(inputs.shape)
-            return self.call(inputs, *args, **kwargs)
-
-    apply = __call__
+        return super().__call__(tf.convert_to_tensor(inputs, dtype=self.dtype), *args, **kwargs)
 
     def call(
         self,

@@ -257,9 +257,8 @@ def test_properties(rnn_mode):
     assert (layer.input_mode, layer.direction) == ("auto_select", "bidirectional")
     assert layer.state_shape(7) == ([4, 7, 4],) * (2 if rnn_mode == "lstm" else 1)
     assert layer.variables == [] and layer.saveable is None
-    for name in ("input_size", "scope_name"):
-        with pytest.raises(ValueError, match="layer 'x' is not built yet"):
-            getattr(layer, name)
+    with pytest.raises(ValueError, match="layer 'x' is not built yet"):
+        layer.input_size  # noqa: B018 - It raises.
     # This is the error that contrib raised.
     with pytest.raises(RuntimeError, match="layer 'x' is not built yet"):
         layer.canonical_weight_shapes  # noqa: B018 - It raises.
@@ -341,7 +340,7 @@ def test_modules(path, names):
 
 def test_wrong_arguments():
     layer = make("lstm", name="x")
-    with pytest.raises(ValueError, match="expected the input shape of layer 'x' to have 3"):
+    with pytest.raises(ValueError, match="layer x is incompatible .* expected ndim=3"):
         layer(INPUTS[0])
     with pytest.raises(ValueError, match="the last one known"):
         layer.build([None, None, None])
@@ -351,7 +350,7 @@ def test_wrong_arguments():
         layer(INPUTS, (np.zeros((2, 2, 3)),))
     with pytest.raises(TypeError, match="is_training"):
         layer(INPUTS, training=1)
-    with pytest.raises(ValueError, match="size 4 in the last dimension"):
+    with pytest.raises(ValueError, match="axis -1 of input shape to have value 4"):
         layer(INPUTS[..., :3])
     with pytest.raises(ValueError, match="direction"):
         make("lstm", direction="both")
@@ -368,15 +367,8 @@ def test_wrong_arguments():
 # The following tests are about attributes that `tf.layers.Layer` had.
 
 
-def test_names_are_numbered_and_scopes_give_names():
+def test_scopes_give_names():
     with tf.Graph().as_default():
-        layers = [make("lstm"), make("lstm"), make("gru"), make("lstm", name="mine")]
-        assert [layer.name for layer in layers] == [
-            "cudnn_lstm",
-            "cudnn_lstm_1",
-            "cudnn_gru",
-            "mine",
-        ]
         with v1.variable_scope("outer") as scope:
             pass
         layer = make("lstm", name=v1.VariableScope(reuse=False, name="outer/inner"))
@@ -399,8 +391,6 @@ def assert_layers_attributes(layer, count):
     layer.set_weights([value + 1.0 for value in values])
     for received, value in zip(layer.get_weights(), values, strict=True):
         np.testing.assert_array_equal(received, value + 1.0)
-    with pytest.raises(ValueError, match="expected weights of the shapes"):
-        layer.set_weights(values[:-1])
     layer.trainable = False
     assert layer.trainable_weights == []
     assert layer.non_trainable_weights == layer.weights
@@ -411,7 +401,7 @@ def test_attributes_of_layers(eagerly):
     def program(session):
         layer = make("gru", 2, 3)
         assert layer.input_spec.ndim == 3 and not layer.built
-        with pytest.raises(ValueError, match="CudnnGRU is not built yet"):
+        with pytest.raises(ValueError, match="isn't built"):
             layer.count_params()
         layer.build([None, None, 4])
         assert layer.input_spec.axes == {-1: 4}

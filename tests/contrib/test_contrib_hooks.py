@@ -454,8 +454,8 @@ def test_added_losses_and_updates(tmp_path):
         layer.add_loss([lambda: tf.reduce_sum(layer.kernel), None], inputs=None)
         update = v1.assign(layer.kernel, layer.kernel + 1.0)
         layer.add_update(update)
-        assert layer.updates == [update] == v1.get_collection(v1.GraphKeys.UPDATE_OPS)
-        assert (layer.inbound_nodes, layer.outbound_nodes) == ([], [])
+        layer(tf.constant(INPUTS))  # As in TensorFlow 1, a call adds them to the collection.
+        assert layer.updates == [update.op] == v1.get_collection(v1.GraphKeys.UPDATE_OPS)
         session.run(v1.global_variables_initializer())
         values = session.run([*layer.losses, v1.losses.get_regularization_loss(), layer.kernel])
         v1.train.Saver().save(session, str(tmp_path / "model"))
