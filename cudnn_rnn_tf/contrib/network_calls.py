@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import ops
+from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.lengths_and_masks import as_lengths, from_ragged, to_ragged
 
@@ -105,6 +105,63 @@ def run(
     if is_unbatched:
         return tuple(tf.squeeze(result, batch_axis) for result in (outputs, *final_states))
     return outputs, *final_states
+
+
+def config_from(
+    rnn_mode: str, time_major: bool, input_mode: str, direction: str, dropout: float
+) -> ConfigOf:
+    """Returns a function that finds a network's sizes in its arguments' static shapes."""
+    count_axis = 0 if time_major else 1
+    needed = {"inputs": (2,), "input_h": (count_axis, 2), "input_c": (2,)}
+
+    def config_of(inputs: tf.Tensor, states: Sequence[tf.Tensor], params: tf.Tensor) -> RnnConfig:
+        # If the inputs' size is not known, the buffer's size implies it.
+        from_params = (
+            input_mode == constants.CUDNN_INPUT_LINEAR_MODE and params.shape.is_fully_defined()
+        )
+        shapes = []
+        for (argument, axes), tensor in zip(needed.items(), (inputs, *states), strict=False):
+            # `as_list` is needed because, with version 2 behavior off, a shape's items are no
+            # numbers.
+            shape = tensor.shape.as_list() if tensor.shape.rank == 3 else None
+            if argument == "inputs" and from_params and tensor.shape.rank in (None, 3):
+                shapes.append(shape or [None] * 3)
+                continue
+            if shape is None or any(shape[axis] is None for axis in axes):
+                raise ValueError(
+                    f"expected {argument} of rank 3 with static dimensions {axes}, from which the "
+                    f"network's sizes are taken, but received shape {tensor.shape}"
+                )
+            shapes.append(shape)
+        count, output_size = shapes[1][count_axis], shapes[1][2]
+        num_units = shapes[-1][2]
+        num_dirs = 2 if direction == constants.CUDNN_RNN_BIDIRECTION else 1
+        if count % num_dirs:
+            raise ValueError(
+                "expected input_h to hold an even number of states for direction "
+                f"{direction!r}, but received {count}"
+            )
+
+        def with_input_size(input_size: int) -> RnnConfig:
+            return RnnConfig(
+                rnn_mode,
+                count // num_dirs,
+                num_units,
+                input_size,
+                input_mode,
+                direction,
+                num_proj=0 if output_size == num_units else output_size,
+                dropout=rate_below_1(dropout),
+            )
+
+        if shapes[0][2] is not None:
+            return with_input_size(shapes[0][2])
+        size = with_input_size(1).layout.size
+        rest = params.shape.num_elements() - size
+        # If the division leaves a remainder, no input size fits, and the op will raise an error.
+        return with_input_size(1 + max(rest, 0) // (with_input_size(2).layout.size - size))
+
+    return config_of
 
 
 def rate_below_1(dropout: float) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants
-from cudnn_rnn_tf.contrib.functions import config_from
+from cudnn_rnn_tf.contrib.network_calls import config_from
 from cudnn_rnn_tf.convert import named_arrays, untrusted
 from cudnn_rnn_tf.convert.named_arrays import StoredNetwork
 from cudnn_rnn_tf.keras_weights import to_keras_weights
