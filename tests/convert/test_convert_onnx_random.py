@@ -111,6 +111,7 @@ class Model:
         self.kind_of_reset = int(rng.integers(3))
         self.kind_of_attributes = self.choose(OF_ATTRIBUTES)
         self.kind_of_lengths = self.choose(OF_LENGTHS)
+        self.steps_read = rng.integers(0, STEPS + 1, BATCH).astype(np.int32)
         num_layers = 2 if flaw in OF_JOINS else int(rng.integers(1, 3))
         x = "X"
         for layer in range(num_layers):
@@ -261,7 +262,7 @@ class Model:
         kind = self.kind_of_lengths
         if kind == "none":
             return ""
-        lengths = np.array([STEPS - 2, STEPS - 1], np.int32)
+        lengths = self.steps_read
         if kind == "constant":
             return self.constant(lengths)
         if kind == "computed":

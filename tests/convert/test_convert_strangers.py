@@ -4,11 +4,8 @@ Each ends in exit status 1 and one line that names the file and what is wrong wi
 is written.
 """
 
-import json
 import re
-import zipfile
 
-import keras
 import numpy as np
 import pytest
 from layer_reference import make, randomize
@@ -100,75 +97,6 @@ def test_float8_safetensors(tmp_path, capsys):
     tensors = {key: value.to(torch.float8_e4m3fn) for key, value in gru_state_dict().items()}
     safetensors_torch.save_file(tensors, tmp_path / "m.safetensors")
     refused(tmp_path / "m.safetensors", capsys)
-
-
-# Keras's.
-
-
-@pytest.fixture
-def keras_file(tmp_path):
-    layer = randomize(make("gru", 2, 3), (None, None, 4))
-    keras.Sequential([keras.Input((None, 4)), layer]).save(tmp_path / "m.keras")
-    return tmp_path / "m.keras"
-
-
-def test_keras_file_with_a_flipped_bit(keras_file, capsys):
-    good = keras_file.read_bytes()
-    for place in range(40, len(good), len(good) // 12):
-        damaged = bytearray(good)
-        damaged[place] ^= 4
-        keras_file.write_bytes(damaged)
-        target = keras_file.with_name("out.pt")
-        if __main__.main(["convert", str(keras_file), str(target)]) == 0:
-            target.unlink()  # The conversion reads nothing of what was damaged.
-            capsys.readouterr()
-        else:
-            capsys.readouterr()
-            refused(keras_file, capsys)
-
-
-def test_keras_file_cut_short(keras_file, capsys):
-    keras_file.write_bytes(keras_file.read_bytes()[:-100])
-    assert "only a part of one" in refused(keras_file, capsys)
-
-
-def rewrite(path, name: str, change) -> None:
-    with zipfile.ZipFile(path) as archive:
-        members = {info.filename: archive.read(info) for info in archive.infolist()}
-    members[name] = change(members[name])
-    with zipfile.ZipFile(path, "w") as archive:
-        for member, content in members.items():
-            archive.writestr(member, content)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda content: b"",
-        lambda content: content[: len(content) // 2],
-        lambda content: b"\x89HDF\r\n\x1a\n" + b"\xff" * 500,
-        lambda content: content.replace(b"TREE", b"EERT"),
-    ],
-    ids=["empty", "half", "garbage", "no_tree"],
-)
-def test_keras_file_with_damaged_weights(change, keras_file, capsys):
-    rewrite(keras_file, "model.weights.h5", change)
-    refused(keras_file, capsys)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda config: [],
-        lambda config: {**config, "class_name": "NoSuchModel"},
-        lambda config: {**config, "config": None},
-        lambda config: config["config"]["layers"][1],
-    ],
-    ids=["list", "class", "none", "layer"],
-)
-def test_keras_file_with_another_configuration(change, keras_file, capsys):
-    rewrite(keras_file, "config.json", lambda text: json.dumps(change(json.loads(text))).encode())
-    refused(keras_file, capsys)
 
 
 # ONNX's.
