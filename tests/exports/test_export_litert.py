@@ -164,24 +164,3 @@ def test_keras_export(own_layers, tmp_path):
 def test_tensorflows_converter(own_layers):
     content = tf.lite.TFLiteConverter.from_keras_model(own_layers).convert()
     check(own_layers, content, values_with_masks(np.random.default_rng(0)))
-
-
-def test_errors(tmp_path):
-    model = keras.Sequential([keras.Input((None, 4)), drop_ins.GRU(2)])
-    with pytest.raises(ValueError, match="to end in .tflite, but received 'm.lite'"):
-        crnn.export_litert(model, "m.lite")
-    with pytest.raises(TypeError, match="expected a Keras model, but received GRU"):
-        crnn.export_litert(drop_ins.GRU(2), tmp_path / "m.tflite")
-    (tmp_path / "m.tflite").write_text("mine")
-    with pytest.raises(FileExistsError, match="exists already"):
-        crnn.export_litert(model, tmp_path / "m.tflite")
-    assert (tmp_path / "m.tflite").read_text() == "mine"
-
-
-def test_what_the_converter_does_not_know(tmp_path):
-    inputs = keras.Input((None, 4))
-    x = drop_ins.GRU(2, return_sequences=True)(inputs)
-    x = layers.Lambda(lambda x: tf.raw_ops.Igamma(a=tf.abs(x), x=tf.abs(x)))(x)
-    with pytest.raises(ValueError, match="converter to LiteRT does not know: .*"):
-        crnn.export_litert(keras.Model(inputs, x), tmp_path / "m.tflite")
-    assert not list(tmp_path.iterdir())
