@@ -325,7 +325,7 @@ class _Network:
     def buffers(
         self, d: int, lead: tuple[int, int], gradients: list[np.ndarray], outputs: np.ndarray
     ) -> types.SimpleNamespace:
-        """Returns what the kernels read and write for direction `d`.
+        """Returns what the kernels read and write for direction `d`, or a stack's layer `d`.
 
         Rows are (time, sequence) or (sequence, time). Places that are not written stay NaN.
         `gradients` are those of the outputs, which have the rows' order, and of the states.
@@ -333,7 +333,8 @@ class _Network:
         gates, slots, units = self.gates, self.slots, self.shape.num_units
         steps, batch = self.products.shape[:2]
         gate_buffer = self.full(*lead, slots * units)
-        of_input = _reordered(self.products[:, :, d], lead == (steps, batch))
+        of_input = self.products[:, :, d % self.directions]
+        of_input = _reordered(of_input, lead == (steps, batch))
         gate_buffer[..., : gates * units] = of_input
         rows = -(-batch // (8 * self.shape.row_tiles)) * 8 * self.shape.row_tiles
         at = d * units * outputs.itemsize
@@ -573,29 +574,14 @@ def test_stacks_agree_with_the_reference(shape, with_lengths, folder):
         size = np.prod(dims) * net.dtype.itemsize
         return np.full(size, 0xFF, np.uint8).view(net.dtype).reshape(dims)
 
-    gate_buffer = net.full(steps, batch, slots * units)
-    gate_buffer[..., : net.gates * units] = net.products[:, :, 0]
-    buffers = []
+    buffers: list[types.SimpleNamespace] = []
     for layer in range(layers):
-        buffers.append(
-            types.SimpleNamespace(
-                **NO_PROJECTION,
-                recurrent_weights=net.recurrent[layer],
-                vectors=net.vectors[layer],
-                input_bias=net.biases[layer][0],
-                recurrent_bias=net.biases[layer][1],
-                gates=gate_buffer if layer == 0 else ones(steps, batch, slots * units),
-                input_weights=net.of_input[layer],
-                input=buffers[-1].output if layer > 0 else None,
-                cells=net.full(steps, batch, units, dtype=np.float32),
-                previous_h=net.full(steps, batch, units),
-                first_h=net.states[0][layer].copy(),
-                first_c=net.states[-1][layer].copy(),
-                output=ones(steps, batch, units),
-                last_h=net.full(batch, units),
-                last_c=net.full(batch, units),
-            )
-        )
+        output = ones(steps, batch, units)
+        own = net.buffers(layer, (steps, batch), [output, *net.states], output)
+        own.output, own.input_weights = output, net.of_input[layer]
+        if layer > 0:
+            own.gates, own.input = ones(steps, batch, slots * units), buffers[-1].output
+        buffers.append(own)
     net.call(_compile(shape, "forward", folder), FORWARD, buffers, (batch, 1))
 
     check = functools.partial(_check, layers * shape.tolerance)

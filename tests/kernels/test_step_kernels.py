@@ -18,6 +18,8 @@ import random_configs
 import reference
 from cxx import KERNEL_FLAGS, ROOT, activation_macros, cell_macro, compiled, standard_headers
 
+from cudnn_rnn_tf.config import RnnConfig
+
 # One worker of pytest-xdist runs all of them, so that what they share is compiled once.
 pytestmark = pytest.mark.xdist_group("step_kernels")
 
@@ -229,7 +231,7 @@ def test_cases_cover_what_only_single_steps_run():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("case", random_configs.mostly_slow(CASES), ids=str)
+@pytest.mark.parametrize("case", random_configs.mostly_slow(CASES, one_of=2), ids=str)
 def test_agrees_with_the_reference(case, dtype, network, kernels):
     # Rounding to float16 might move a cell's state over the clip.
     allow_tf32 = case.index % 2 == 0 and not case.config.cell_clip
@@ -244,7 +246,7 @@ def test_agrees_with_the_reference(case, dtype, network, kernels):
 
 def check_floats(case, dtype, network, kernels, allow_tf32, lengths_on_device=False) -> None:
     data, expected = random_configs.draw_smooth_data(case, dtype)
-    library = kernels(case.config.rnn_mode, dtype)
+    library = kernels(case.config.rnn_mode, dtype, case.config)
     options = {"allow_tf32": allow_tf32, "lengths_on_device": lengths_on_device}
     results = run(network, library, case, data, dtype, **options)
     check_errors(case, dtype, network, results, expected)
@@ -261,17 +263,10 @@ def check_errors(case, dtype, network, results, expected) -> None:
 @pytest.mark.parametrize("rnn_mode", [*MODES, "projected"])
 def test_products_over_all_steps_in_float16(rnn_mode, with_lengths, network, kernels):
     """They are where a matrix is large: here that of the inputs."""
-    changes = {"rnn_mode": "lstm", "num_proj": 24} if rnn_mode == "projected" else {}
-    changes = {"rnn_mode": rnn_mode, "num_proj": 0} | changes
-    config = dataclasses.replace(
-        *(CASES[0].config,),
-        **{"num_layers": 2, "num_units": 40, "direction": DIRECTIONS[with_lengths]},
-        **{"bias_mode": "double"},
-        **{"input_mode": "linear_input", "dropout": 0.0, "recurrent_dropout": 0.0},
-        **{"cell_clip": 0.0} | changes,
-    )
-    gates = 4 if "lstm" in config.rnn_mode else 3 if "gru" in config.rnn_mode else 1
-    config = dataclasses.replace(config, input_size=2**21 // (40 * gates) + 3)
+    mode, num_proj = ("lstm", 24) if rnn_mode == "projected" else (rnn_mode, 0)
+    input_size = 2**21 // (40 * reference.NUM_GATES[mode]) + 3
+    direction = DIRECTIONS[with_lengths]
+    config = RnnConfig(mode, 2, 40, input_size, direction=direction, num_proj=num_proj)
     lengths = (4, 0, 2) if with_lengths else None
     case = random_configs.Case(8000, config, 4, 3, not with_lengths, True, lengths)
     check_floats(case, "float32", network, kernels, allow_tf32=True)
@@ -282,12 +277,8 @@ def test_products_over_all_steps_in_float16(rnn_mode, with_lengths, network, ker
 @pytest.mark.parametrize("input_size", [5, 2**17])
 def test_products_in_float16_have_the_range_of_floats(input_size, rnn_mode, network, kernels):
     """Sequences, and rows of matrices, are orders of magnitude apart, and each is as exact."""
-    config = dataclasses.replace(
-        *(CASES[0].config,),
-        **{"rnn_mode": rnn_mode, "num_layers": 1, "num_units": 8, "direction": "bidirectional"},
-        **{"input_mode": "linear_input", "dropout": 0.0, "recurrent_dropout": 0.0},
-        **{"num_proj": 0, "bias_mode": "none", "cell_clip": 0.0, "input_size": input_size},
-    )
+    options = {"direction": "bidirectional", "bias_mode": "none"}
+    config = RnnConfig(rnn_mode, 1, 8, input_size, **options)
     case = random_configs.Case(8001, config, 3, 5, True, True, None)
     data = random_configs.draw_data(case, "float32")
     # A GRU's h keeps the power of its first h.
@@ -337,10 +328,7 @@ def test_activations(rnn_mode, dtype, activation, recurrent_activation, network,
             case.config, activation=activation, recurrent_activation=recurrent_activation
         )
         case = dataclasses.replace(case, config=config)
-        data, expected = random_configs.draw_smooth_data(case, dtype)
-        results = run(network, kernels(rnn_mode, dtype, config), case, data, dtype)
-        for name, error in random_configs.errors(results, expected, dtype).items():
-            assert error <= random_configs.TOLERANCE[dtype], name
+        check_floats(case, dtype, network, kernels, allow_tf32=False)
 
 
 @pytest.mark.slow
@@ -364,10 +352,7 @@ def test_gradients_over_many_steps(rnn_mode, network, kernels):
     case = dataclasses.replace(
         case, config=config, max_time=72, batch_size=8, sequence_lengths=lengths
     )
-    data, expected = random_configs.draw_smooth_data(case, "float32")
-    results = run(network, kernels(rnn_mode, "float32"), case, data, "float32")
-    for name, error in random_configs.errors(results, expected, "float32").items():
-        assert error <= random_configs.TOLERANCE["float32"], name
+    check_floats(case, "float32", network, kernels, allow_tf32=False)
 
 
 @pytest.mark.parametrize("wrong", [-1, 6])
@@ -418,7 +403,7 @@ def seed_of_cudnn(seed: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("case", random_configs.mostly_slow(OF_CUDNN), ids=str)
+@pytest.mark.parametrize("case", random_configs.mostly_slow(OF_CUDNN, one_of=2), ids=str)
 def test_passes_of_cudnn_agree_with_the_reference(case, dtype, network, kernels):
     """Data are described to cuDNN, brought into its order, and back."""
     for attempt in range(20):
