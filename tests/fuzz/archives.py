@@ -1,10 +1,11 @@
-"""Gives files that are small but cost much, or are no files, to the command `cudnn-rnn-tf`.
+"""Gives files that are damaged, small but costly, or no files, to the command `cudnn-rnn-tf`.
 
 Each ends in exit status 1 and one line, or succeeds; in little time and memory, and with nothing
 written where it fails.
 """
 
 import contextlib
+import functools
 import io
 import os
 import pathlib
@@ -17,13 +18,16 @@ import zipfile
 from collections.abc import Iterator
 from typing import Any
 
-import files
+import damage
+import keras
+import numpy as np
 import torch
 
-from cudnn_rnn_tf import __main__
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import __main__, convert
 
 EXPECTED = ()
-_SUFFIXES = (".keras", ".pt")
+_SUFFIXES = (".keras", ".pt", ".safetensors", ".onnx")
 _COMMANDS = ("convert", "inspect", "accelerate", "export")
 # What stands in place of the source or the target, or in a directory that is the source.
 _PLACES = ("fifo", "dangling", "loop", "directory", "device", "socket")
@@ -35,14 +39,16 @@ _PARTS = {
 
 def draw(rng: random.Random) -> dict[str, Any]:
     suffix = rng.choice(_SUFFIXES)
-    changes: list[list[Any]] = []
+    # Some files are damaged, and most of the others are archives, of which one can make more.
+    if suffix not in _PARTS or rng.random() < 0.3:
+        changes = damage.draw(rng, len(good(suffix)))
+        return {"command": rng.choice(_COMMANDS), "suffix": suffix, "changes": changes}
+    changes = []
     for _ in range(rng.choice((0, 1, 1, 1, 2))):
-        kind = rng.choice(("bomb", "bomb", "nested", "cut", "lie", "stride", "place", "place"))
+        kind = rng.choice(("bomb", "bomb", "nested", "lie", "stride", "place", "place"))
         if kind in ("bomb", "nested", "lie"):
             # The numbers are of MiB of zeros, which take a thousandth of that, and of a header.
             changes.append([kind, rng.choice(_PARTS[suffix]), rng.choice((1, 300, 3000))])
-        elif kind == "cut":
-            changes.append([kind, rng.random(), 0])
         elif kind == "stride":
             changes.append([kind, rng.choice((10**6, 10**9, 10**12, 2**60)), 0])
         else:
@@ -52,21 +58,22 @@ def draw(rng: random.Random) -> dict[str, Any]:
 
 
 def run(case: dict[str, Any]) -> str:
-    suffix = case["suffix"]
+    # The oldest cases of the corpus have no command.
+    suffix, command = case["suffix"], case.get("command", "convert")
     with tempfile.TemporaryDirectory() as directory:
         source, target = pathlib.Path(directory, f"m{suffix}"), pathlib.Path(directory, "t")
         # The target has another library's format, so that nothing can be copied unread.
-        if case["command"] == "accelerate":
+        if command == "accelerate":
             target = target.with_suffix(".keras")
-        elif case["command"] == "convert":
+        elif command == "convert":
             target = target.with_suffix(".safetensors" if suffix == ".keras" else ".keras")
         source.write_bytes(_content(case))
         for kind, at, what in case["changes"]:
             if kind == "place":
                 path = {"source": source, "target": target}.get(at, source / at)
                 _put(path, what, directory)
-        arguments = [case["command"], str(source), str(target)]
-        arguments = arguments[:2] if case["command"] == "inspect" else arguments
+        arguments = [command, str(source), str(target)]
+        arguments = arguments[:2] if command == "inspect" else arguments
         before = _found(directory)
         said = io.StringIO()
         with (
@@ -79,10 +86,14 @@ def run(case: dict[str, Any]) -> str:
         after = _found(directory)
         assert before.items() <= after.items(), "what was there is replaced"
         if status == 0:
+            written = after.keys() - before.keys()
+            others = [path for path in written if not path.startswith(str(target))]
+            assert not others, f"more is written\n{others}"
             return "done"
         assert status == 1 and len(lines) == 1, f"status {status}, {len(lines)} lines"
         assert said.getvalue().rstrip().endswith(lines[0]), f"more lines\n{said.getvalue()}"
         assert lines[0].isprintable(), f"control characters\n{lines[0]!r}"
+        assert any(str(path) in lines[0] for path in (source, target)), lines[0]
         assert after == before, "something is written"
         return "refused"
 
@@ -158,16 +169,35 @@ def _put(path: pathlib.Path, what: str, directory: str) -> None:
         path.symlink_to(links[what])
 
 
+@functools.cache
+def good(suffix: str) -> bytes:
+    """Returns a good file of a network of two layers."""
+    layer = crnn.CudnnGRU(2, 3)
+    layer.build((None, None, 4))
+    layer.kernel.assign(np.linspace(-1, 1, layer.params_size(), dtype=np.float32))
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory, f"m{suffix}")
+        if suffix == ".keras":
+            keras.Sequential([keras.Input((None, 4)), layer]).save(path)
+        elif suffix == ".pt":
+            torch.save(convert.to_torch(layer).state_dict(), path)
+        elif suffix == ".onnx":
+            path.write_bytes(convert.to_onnx(layer).SerializeToString(deterministic=True))
+        else:
+            from safetensors.torch import save_file
+
+            save_file(convert.to_torch(layer).state_dict(), path)
+        return path.read_bytes()
+
+
 def _content(case: dict[str, Any]) -> bytes:
-    content = files.good(case["suffix"])
+    content = good(case["suffix"])
     for kind, part, size in case["changes"]:
         if kind == "stride" and case["suffix"] == ".pt":
             content = _strided(part)
-        elif kind == "cut":
-            content = content[: int(len(content) * part)]
         elif kind in ("bomb", "nested", "lie"):
             content = _with_part(content, kind, part, size)
-    return content
+    return damage.apply(content, [each for each in case["changes"] if each[0] in damage.KINDS])
 
 
 def _with_part(content: bytes, kind: str, part: str, size: int) -> bytes:

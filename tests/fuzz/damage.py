@@ -3,6 +3,8 @@
 import random
 from typing import Any
 
+KINDS = ("flip", "flip", "set", "insert", "delete", "cut")
+
 
 def draw(rng: random.Random, size: int) -> list[list[Any]]:
     """Draws changes to a file of `size` bytes: bytes set, inserted or removed, or the end cut."""
@@ -16,7 +18,7 @@ def draw(rng: random.Random, size: int) -> list[list[Any]]:
                 size - 1 - rng.randrange(min(700, size)),
             )
         )
-        what = rng.choice(("flip", "flip", "set", "insert", "delete", "cut"))
+        what = rng.choice(KINDS)
         value = {
             "flip": lambda: 1 << rng.randrange(8),
             "set": lambda: rng.choice((0, 1, 0x7F, 0x80, 0xFF)),

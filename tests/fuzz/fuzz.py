@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 HERE = pathlib.Path(__file__).resolve().parent
 TARGETS = (
-    *("raw_ops", "graphs", "native_module", "files", "saved"),
+    *("raw_ops", "graphs", "native_module", "saved"),
     *("layers", "models", "held", "onnx_graphs", "archives", "growth", "threads"),
 )
 # A case that takes longer than this hangs; the slowest good ones take a second or two.

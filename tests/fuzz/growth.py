@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import archives
-import files
 import h5py
 
 from cudnn_rnn_tf import __main__
@@ -118,7 +117,7 @@ def _write(path: pathlib.Path, config: Any) -> None:
             file.attrs.create("model_config", text, dtype=h5py.string_dtype())
         return
     with (
-        zipfile.ZipFile(io.BytesIO(files.good(".keras"))) as good,
+        zipfile.ZipFile(io.BytesIO(archives.good(".keras"))) as good,
         zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as changed,
     ):
         for name in good.namelist():

@@ -12,7 +12,7 @@ from test_dropout import assert_independent
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.ops import second_order, step_by_step
+from cudnn_rnn_tf.ops import second_order
 from cudnn_rnn_tf.ops.op_library import raw_ops
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -85,24 +85,6 @@ def test_a_gru_hands_its_state_on_undropped():
 CASES = [
     random_configs.with_recurrent_dropout(case) for case in random_configs.random_cases(24, seed=7)
 ]
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_step_by_step_is_the_reference(case):
-    data, expected = random_configs.draw_smooth_data(case, "float64")
-    masks = reference.dropout_masks(case.config, data.seed, case.max_time, case.batch_size)
-    results = random_configs.run_forward(
-        step_by_step.forward,
-        case,
-        data,
-        unconnected_gradients="zero",
-        masks=masks and [[mask] * case.config.layout.num_dirs for mask in masks],
-        recurrent_masks=tf.constant(
-            reference.recurrent_dropout_masks(case.config, data.seed, case.batch_size)
-        ),
-    )
-    for name, error in random_configs.errors(results, expected, "float64").items():
-        assert error < random_configs.TOLERANCE["float64"], name
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,18 @@ from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.ops import step_by_step
 
 CASES = random_configs.with_resets(random_configs.random_cases(36, seed=61))
+CASES += map(random_configs.with_recurrent_dropout, random_configs.random_cases(12, seed=7))
 
 
 def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.Results:
-    masks = None
+    options = {}
     if case.is_training:
         masks = reference.dropout_masks(case.config, data.seed, case.max_time, case.batch_size)
-        if masks is not None:
-            masks = [[mask] * case.config.layout.num_dirs for mask in masks]
+        options["masks"] = masks and [[mask] * case.config.layout.num_dirs for mask in masks]
+        masks = reference.recurrent_dropout_masks(case.config, data.seed, case.batch_size)
+        options["recurrent_masks"] = None if masks is None else tf.constant(masks)
     return random_configs.run_forward(
-        step_by_step.forward, case, data, unconnected_gradients="zero", masks=masks
+        step_by_step.forward, case, data, unconnected_gradients="zero", **options
     )
 
 
