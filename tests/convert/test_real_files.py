@@ -1,7 +1,7 @@
 """Files of Keras 2 and ONNX in public packages, beside what they compute.
 
-The files of Keras are compared with NumPy in float64, and those of ONNX with ONNX Runtime.
-
+Whole models of Keras are compared with TensorFlow's Keras 2, weights alone with NumPy in float64,
+and files of ONNX with ONNX Runtime.
 
 `pytest tests/convert/test_real_files.py --real-files=FOLDER` downloads the packages to the folder,
 about 140 MB, unless they are there.
@@ -20,11 +20,13 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from keras_reference import as_cudnn_reads, gru, hard_sigmoid, lstm, sigmoid
+from keras_reference import as_cudnn_reads, hard_sigmoid, lstm
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import __main__, convert
+from cudnn_rnn_tf import convert
 from cudnn_rnn_tf.convert import file_inspection
+
+tf_keras = pytest.importorskip("tf_keras")
 
 
 @pytest.fixture
@@ -67,54 +69,6 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return powers / powers.sum(-1, keepdims=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "version"),
-    [
-        ("wiki/lstm/wiki_name_lstm_old.h5", "2.0.2"),
-        ("census/lstm/census2000_ln_lstm_old.h5", "2.0.2"),
-        ("fl_voter_reg/lstm/fl_all_name_lstm.h5", "2.1.6"),
-    ],
-)
-def test_ethnicolr(name, version, member, tmp_path):
-    """A whole model of Keras 2.0 or 2.1, whose LSTM has the old hard_sigmoid."""
-    path = member("ethnicolr", "0.4.0", f"ethnicolr/models/{name}")
-    with h5py.File(path) as file:
-        assert file.attrs["keras_version"] in (version, version.encode())
-        last = json.loads(file.attrs["model_config"])["config"][-1]["config"]
-    model = crnn.load_keras_model(path)
-    (embeddings,) = arrays_of(path, "embedding_1")
-    words = np.random.default_rng(0).integers(0, len(embeddings), (4, model.input_shape[1]))
-    encoded = lstm(embeddings[words], *arrays_of(path, "lstm_1"), act=hard_sigmoid)[:, -1]
-    kernel, bias = arrays_of(path, "dense_1")
-    act = {"softmax": softmax, "sigmoid": sigmoid}[last["activation"]]
-    np.testing.assert_allclose(model(words), act(encoded @ kernel + bias), atol=1e-6)
-    assert __main__.main(["accelerate", str(path), str(tmp_path / "fast.keras")]) == 0
-    (found,) = file_inspection.inspect_file(path)
-    assert "keras_2_hard_sigmoid" in found.convert
-
-
-def test_nakdimon(member):
-    """A whole model of TensorFlow's Keras 2.6: the sums of bidirectional LSTMs with a mask."""
-    path = member("nakdimon", "0.1.2", "nakdimon/Nakdimon.h5")
-    model = crnn.load_keras_model(path)
-    fast = crnn.accelerate(model)
-    (embeddings,) = arrays_of(path, "embedding")
-    letters = np.random.default_rng(0).integers(1, len(embeddings), (2, 9))
-    letters[1, 5:] = 0
-    x, mask = embeddings[letters], letters != 0
-    for name in ("bidirectional", "bidirectional_1"):
-        weights = arrays_of(path, name)
-        sides = lstm(x, *weights[:3], mask=mask), lstm(x, *weights[3:], mask=mask, backwards=True)
-        x = sum(np.where(mask[..., None], side, 0) for side in sides)
-    kernel, bias = arrays_of(path, "dense")
-    x = x @ kernel + bias
-    for each in (model, fast):
-        for name, outputs in zip("NDS", each(letters), strict=True):
-            kernel, bias = arrays_of(path, name)
-            np.testing.assert_allclose(outputs, x @ kernel + bias, atol=2e-4, rtol=1e-5)
-    assert crnn.acceleration_report(fast).layers[0].replaced
-
-
 class SqueezeLayer(keras.layers.Layer):
     """The layer of crema's own."""
 
@@ -126,59 +80,52 @@ class SqueezeLayer(keras.layers.Layer):
         return keras.ops.squeeze(x, axis=self.axis)
 
 
-def convolved(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    windows = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[:2], axis=(1, 2))
-    return np.maximum(np.einsum("btfcij,ijco->btfo", windows, kernel) + bias, 0)
+class OldSqueezeLayer(tf_keras.layers.Layer):
+    """The same for TensorFlow's Keras 2."""
+
+    def __init__(self, axis: int = -1, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.axis = axis
+
+    def call(self, x: Any) -> Any:
+        return tf_keras.backend.squeeze(x, axis=self.axis)
 
 
-def test_crema(member):
-    """A whole model of Keras 2.2.2 with a layer of its own: GRUs with reset_after=False."""
-    path = member("crema", "0.2.0", "crema/models/chord/model.h5")
-    with pytest.raises(ValueError, match="cannot express 1 of the layers .*'squeeze_layer_1'"):
-        crnn.load_keras_model(path)
+@pytest.mark.parametrize(
+    ("package", "version", "name"),
+    [
+        ("ethnicolr", "0.4.0", "ethnicolr/models/wiki/lstm/wiki_name_lstm_old.h5"),
+        ("ethnicolr", "0.4.0", "ethnicolr/models/census/lstm/census2000_ln_lstm_old.h5"),
+        ("ethnicolr", "0.4.0", "ethnicolr/models/fl_voter_reg/lstm/fl_all_name_lstm.h5"),
+        ("nakdimon", "0.1.2", "nakdimon/Nakdimon.h5"),
+        ("crema", "0.2.0", "crema/models/chord/model.h5"),
+    ],
+)
+def test_whole_models(package, version, name, member):
+    """Models of Keras 2.0 to 2.6 compute what they do in TensorFlow's Keras 2, accelerated too.
+
+    They have old hard sigmoids, masks, GRUs with reset_after=False, and a layer of their own.
+    """
+    path = member(package, version, name)
     model = crnn.load_keras_model(path, custom_objects={"SqueezeLayer": SqueezeLayer})
-
-    def normalized(x: np.ndarray, index: int) -> np.ndarray:
-        gamma, beta, mean, variance = arrays_of(path, f"batch_normalization_{index}")
-        return gamma * (x - mean) / np.sqrt(variance + 1e-3) + beta
-
-    inputs = normal(1, 12, 216, 2)
-    x = np.pad(normalized(inputs, 1), ((0, 0), (2, 2), (2, 2), (0, 0)))
-    x = normalized(convolved(x, *arrays_of(path, "conv2d_1")), 2)
-    x = normalized(convolved(x, *arrays_of(path, "conv2d_2")), 3)[:, :, 0]
-    for index in (1, 2):
-        weights = arrays_of(path, f"bidirectional_{index}")
-        x = np.concatenate(
-            [
-                gru(x, *weights[:3], act=hard_sigmoid),
-                gru(x, *weights[3:], act=hard_sigmoid, backwards=True),
-            ],
-            axis=-1,
-        )
-        x = normalized(x, 4) if index == 1 else x
-
-    def dense(x: np.ndarray, name: str) -> np.ndarray:
-        kernel, bias = arrays_of(path, name)
-        return x @ kernel + bias
-
-    parts = [
-        sigmoid(dense(x, "chord_pitch")),
-        softmax(dense(x, "chord_root")),
-        softmax(dense(x, "chord_bass")),
-    ]
-    expected = dict(zip(("chord_pitch", "chord_root", "chord_bass"), parts, strict=True))
-    joined = normalized(np.concatenate([x, *parts], axis=-1), 5)
-    expected["chord_tag"] = softmax(dense(joined, "chord_tag"))
-    outputs = model(inputs)
-    names = [history[0] for history in outputs_of(model)]
-    for name, received in zip(names, outputs, strict=True):
-        np.testing.assert_allclose(received, expected[name], atol=2e-5)
-    refusals = [each.convert for each in file_inspection.inspect_file(path)]
-    assert len(refusals) == 2 and all("no equivalent" in refusal for refusal in refusals)
-
-
-def outputs_of(model: keras.Model) -> list[Any]:
-    return model.get_config()["output_layers"]
+    custom = {"SqueezeLayer": OldSqueezeLayer}
+    # TensorFlow's Keras 2 would make the weights of Keras 2.0's Embedding integers.
+    with h5py.File(path, "r+") as file:
+        config = file.attrs["model_config"]
+        text = config.decode() if isinstance(config, bytes) else config
+        file.attrs["model_config"] = text.replace('"dtype": "int32"', '"dtype": "float32"')
+    stock = tf_keras.models.load_model(path, custom_objects=custom, compile=False)
+    shape = [2, *(size or 9 for size in model.input_shape[1:])]
+    inputs = normal(*shape)
+    if package != "crema":
+        words = next(layer for layer in stock.layers if "embedding" in layer.name).input_dim
+        inputs = np.random.default_rng(0).integers(1, words, shape)
+        inputs[1, 5:] = 0
+    expected = keras.tree.flatten(stock(inputs))
+    for each in (model, crnn.accelerate(model)):
+        for received, wanted in zip(keras.tree.flatten(each(inputs)), expected, strict=True):
+            np.testing.assert_allclose(received, wanted, atol=2e-4, rtol=1e-5)
+    assert all(each.convert for each in file_inspection.inspect_file(path))
 
 
 def test_textgenrnn(member, tmp_path):
