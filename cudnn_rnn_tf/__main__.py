@@ -11,7 +11,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from absl import app, logging
 
 from cudnn_rnn_tf import convert, messages
 from cudnn_rnn_tf.commands import bench, doctor, installation_info
@@ -204,8 +203,9 @@ _COMMANDS = {
 }
 
 
-def execute(options: argparse.Namespace) -> int:
-    """Runs a parsed command; returns the process's exit status."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parses and runs a command; returns the process's exit status."""
+    options = parser().parse_args(arguments)
     try:
         _COMMANDS[options.command](options)
         sys.stdout.flush()
@@ -225,11 +225,6 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parses and runs a command; returns the process's exit status."""
-    return execute(parser().parse_args(arguments))
-
-
 def _end(number: int, _: Any) -> None:
     """Ends the process by an exception, so that what is half-written is removed."""
     signal.signal(number, signal.SIG_IGN)
@@ -237,16 +232,10 @@ def _end(number: int, _: Any) -> None:
 
 
 def run() -> None:
-    """Runs the installed command: does what `main` does, and sets up Abseil's flags and logging."""
+    """Runs the installed command: does what `main` does, and ends the process."""
     signal.signal(signal.SIGTERM, _end)
     tf.get_logger().setLevel("WARNING")
-    # Without this option, Abseil would show what libraries log for information.
-    app.run(
-        execute,
-        flags_parser=lambda line: parser().parse_args(
-            [f"--verbosity={logging.WARNING}", *line[1:]]
-        ),
-    )
+    sys.exit(main())
 
 
 if __name__ == "__main__":

@@ -12,9 +12,6 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from absl import app, flags, logging  # noqa: F401 - They define flags.
-from absl.flags import argparse_flags
-
 from cudnn_rnn_tf import native
 from cudnn_rnn_tf.config import DTYPES
 
@@ -83,22 +80,8 @@ def _seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"expected a number above 0, but received {text!r}")
 
 
-class _Parser(argparse_flags.ArgumentParser):
-    """The main parser, which handles Abseil's flags."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses arguments, of which Abseil raises an error of its own for a wrong flag."""
-        try:
-            return super().parse_known_args(args, namespace)
-        except flags.Error as error:
-            self.error(str(error))
-
-
-class _CommandParser(argparse_flags.ArgumentParser):
-    """The parser of one command. The main parser handles Abseil's flags."""
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(inherited_absl_flags=None, **kwargs)
+class _CommandParser(argparse.ArgumentParser):
+    """The parser of one command."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses arguments, and shows this command's options beside those that it does not know.
@@ -113,14 +96,13 @@ class _CommandParser(argparse_flags.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line. Its result names the `command`."""
-    result = _Parser(
+    result = argparse.ArgumentParser(
         prog="cudnn-rnn-tf",
         description="Fused recurrent networks for TensorFlow and Keras.",
         epilog=f"The environment variable {_LOG_LEVEL}=0 shows what TensorFlow logs.",
     )
     version = f"cudnn_rnn_tf {native.build_info.VERSION}"
     result.add_argument("--version", action="version", version=version)
-    # Abseil's flags come before the command.
     commands = result.add_subparsers(required=True, metavar="COMMAND", parser_class=_CommandParser)
 
     def command(name: str, help_text: str, more: str = "") -> argparse.ArgumentParser:
@@ -180,7 +162,7 @@ def parser() -> argparse.ArgumentParser:
         "export",
         "write a Keras model for serving",
         "A TARGET that ends in .onnx becomes an ONNX model, one that ends in .tflite a model for "
-        "LiteRT, and another one a SavedModel. All run without this package.",
+        "LiteRT, and another one a SavedModel. They run without this package, unless with --fused.",
     )
     export.add_argument("source", metavar="MODEL.keras")
     export.add_argument("target", metavar="TARGET")

@@ -241,8 +241,6 @@ def test_commands_are_quiet(file, tmp_path):
             (["bench", f"--seconds={text}"], f"expected a number above 0, but received '{text}'")
             for text in ("-1", "0", "nan", "inf", "two")
         ),
-        (["--verbosity", "inspect", "m.keras"], "--verbosity=inspect"),
-        (["--flagfile=none", "info"], "none"),
     ],
 )
 def test_wrong_usage(capsys, arguments, message):
