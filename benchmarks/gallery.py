@@ -26,8 +26,9 @@ QUALITY = {
     "tag_source": (r"held out: (\S+%) are right", "of the characters tagged right"),
     "forecast_co2": (r"off by (\S+ ppm);", "off"),
     "classify_speakers": (r"recordings: (\S+%) are right", "of the recordings told right"),
+    "remember_sign": (r"last ten rollouts: (\S+%) are right", "of the turns right"),
 }
-SECONDS = r"seconds of training after the first epoch: (\S+)"
+SECONDS = r"seconds of training after the first \w+: (\S+)"
 
 
 def run(program: str, stock: bool) -> dict[str, str | float]:

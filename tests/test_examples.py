@@ -63,7 +63,19 @@ def test_classify_speakers(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("program", ["tag_source.py", "forecast_co2.py", "classify_speakers.py"])
+def test_remember_sign(tmp_path):
+    picture = tmp_path / "made" / "turns.png"
+    printed = run("remember_sign.py", "--rollouts=45", f"--output={picture}")
+    # Without a memory, no policy is right more often than half of the time.
+    right = re.search(r"turns in the last ten rollouts: (\S+)% are right", printed)
+    assert float(right[1]) > 90
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+SHORT = ("tag_source.py", "forecast_co2.py", "classify_speakers.py", "remember_sign.py")
+
+
+@pytest.mark.parametrize("program", SHORT)
 def test_short_examples_stay_short(program):
     assert 40 <= len((EXAMPLES / program).read_text().splitlines()) <= 90
 
