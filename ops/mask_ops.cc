@@ -1,6 +1,5 @@
 // Registers the ops for masks: ReadMask finds the steps that a mask selects,
 // PackSteps moves them to the front, and UnpackSteps moves them back.
-// LengthsFromMask is for SavedModels that were written before these.
 #include "ops/no_throw_shape.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -11,15 +10,6 @@ namespace {
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
-
-absl::Status LengthsFromMaskShape(InferenceContext* c) {
-  ShapeHandle mask;
-  bool time_major;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &mask));
-  TF_RETURN_IF_ERROR(c->GetAttr("time_major", &time_major));
-  c->set_output(0, c->Vector(c->Dim(mask, time_major ? 1 : 0)));
-  return absl::OkStatus();
-}
 
 absl::Status ReadMaskShape(InferenceContext* c) {
   ShapeHandle mask, values, steps;

@@ -220,31 +220,6 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
   }
 }
 
-// Prefetches the part of the reserve space that a step will read for n units of
-// one sequence. Other steps have driven it out of the caches since it was
-// written.
-template <typename T>
-void CpuNetwork<T>::PrefetchKept(const BackwardLayer& layer, const Group& group,
-                                 int64_t step, int64_t r, int64_t unit,
-                                 int64_t n) const {
-  const Strand& strand = *group.strand;
-  const int64_t t = group.TimeBack(step);
-  if (r >= strand.Active(t)) return;
-  const auto& kept = layer.kept[group.dir];
-  const int64_t row = strand.Row(t, r);
-  const int64_t previous = rows_.PreviousRow(strand, t, r, group.dir);
-  for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
-    Prefetch(kept.gates + row * gates_ + gate * units_ + unit, n);
-  }
-  if (cell_.has_c) Prefetch(kept.cell + previous * units_ + unit, n);
-  if (cell_.num_slots > cell_.num_gates) {
-    Prefetch(kept.candidate + row * units_ + unit, n);
-  }
-  if (cell_.reads_h) {
-    Prefetch(layer.output + previous * layer_out_ + group.dir * out_ + unit, n);
-  }
-}
-
 // Returns what a sequence's units from `unit` on read and write in a step.
 template <typename T>
 CellRow<T> CpuNetwork<T>::RowOfStep(const BackwardLayer& layer,
@@ -298,7 +273,6 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
     product.RunPanels(slice.first, slice.last);
   }
   for (int64_t r = 0; r < active; ++r) {
-    PrefetchKept(layer, group, step + 1, r, unit, n);
     const int64_t row = strand.Row(t, r);
     CellRow<T> at = RowOfStep(layer, group_index, step, r, unit);
     if (spec_.num_proj > 0) {

@@ -314,26 +314,6 @@ void CpuNetwork<T>::FinishState(const ForwardLayer& layer, int64_t group_index,
   PrepareState(layer, group_index, next, r, first, n);
 }
 
-// Prefetches the places where a step will write n units of one sequence. They
-// are a few cache lines in each of many rows, and a store that misses the
-// caches waits for memory.
-template <typename T>
-void CpuNetwork<T>::PrefetchPlaces(const ForwardLayer& layer,
-                                   const Group& group, int64_t step, int64_t r,
-                                   int64_t unit, int64_t n) const {
-  const int64_t t = group.Time(step);
-  if (r >= group.strand->Active(t)) return;
-  const int64_t row = group.strand->Row(t, r);
-  if (spec_.num_proj == 0) {
-    for (int i = 0; i < layer.num_outputs; ++i) {
-      layer.outputs[i][row].From(group.dir * out_ + unit).PrefetchToWrite(n);
-    }
-  }
-  if (problem_.is_training && cell_.has_c) {
-    PrefetchToWrite(layer.kept[group.dir].cell + row * units_ + unit, n);
-  }
-}
-
 template <typename T>
 typename CpuNetwork<T>::StepGates CpuNetwork<T>::GatesOfStep(
     const ForwardLayer& layer, int64_t group_index, int64_t chunk_step,
@@ -426,7 +406,6 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
       product.RunPanels(slice.first, slice.last);
     }
     for (int64_t r = 0; r < active; ++r) {
-      PrefetchPlaces(layer, group, step + 1, r, unit, n);
       const int64_t row = strand.Row(t, r);
       CellRow<T> at = RowOfStep(layer, group_index, of_step, step, r, unit);
       if (cell_.resets_before) {

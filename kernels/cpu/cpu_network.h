@@ -341,8 +341,6 @@ class CpuNetwork {
   CellRow<T> RowOfStep(const ForwardLayer& layer, int64_t group_index,
                        const StepGates& of_step, int64_t step, int64_t r,
                        int64_t unit) const;
-  void PrefetchPlaces(const ForwardLayer& layer, const Group& group,
-                      int64_t step, int64_t r, int64_t unit, int64_t n) const;
   void ForwardUnits(const ForwardLayer& layer, int64_t group_index,
                     int64_t chunk_step, int64_t step, int64_t part) const;
   void ForwardCandidate(const ForwardLayer& layer, int64_t group_index,
@@ -364,8 +362,6 @@ class CpuNetwork {
                      int64_t group_index) const;
   void BackwardStates(const BackwardLayer& layer, int64_t group_index,
                       int64_t step, Range slice) const;
-  void PrefetchKept(const BackwardLayer& layer, const Group& group,
-                    int64_t step, int64_t r, int64_t unit, int64_t n) const;
   CellRow<T> RowOfStep(const BackwardLayer& layer, int64_t group_index,
                        int64_t step, int64_t r, int64_t unit) const;
   void BackwardUnits(const BackwardLayer& layer, int64_t group_index,

@@ -10,7 +10,7 @@
 
 namespace cudnn_rnn_tf {
 
-// Both fetch n numbers into the L2 cache. Code that reads a few neighbouring
+// Fetches n numbers into the L2 cache. Code that reads a few neighbouring
 // numbers of each of many rows needs them, since the hardware does not foresee
 // such reads. The asm is there because GCC takes a function that only
 // prefetches for one without effect, and removes calls of it.
@@ -18,12 +18,6 @@ template <typename T>
 void Prefetch(const T* from, int64_t n) {
   constexpr int64_t kLine = 64 / sizeof(T);
   for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(from + i, 0, 2);
-  asm volatile("");
-}
-template <typename T>
-void PrefetchToWrite(T* to, int64_t n) {
-  constexpr int64_t kLine = 64 / sizeof(T);
-  for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(to + i, 1, 2);
   asm volatile("");
 }
 
@@ -80,10 +74,6 @@ struct Destination {
   }
   bool in_place() const { return convert == nullptr; }
   T* InPlace() const { return static_cast<T*>(data) + offset; }
-  void PrefetchToWrite(int64_t n) const {
-    if (in_place()) return cudnn_rnn_tf::PrefetchToWrite(InPlace(), n);
-    cudnn_rnn_tf::PrefetchToWrite(static_cast<uint16_t*>(data) + offset, n);
-  }
   void Write(int64_t n, const T* from) const {
     if (in_place()) {
       std::copy_n(from, n, InPlace());
