@@ -101,38 +101,21 @@ void CpuNetwork<T>::PackBackward(Stored<T> params, Arena* arena,
   }
 }
 
+// Copies the gradients of states, from the caller's to those of the steps or
+// back.
 template <typename T>
-void CpuNetwork<T>::BeginBackward(const CpuBackwardCall<T>& call,
+void CpuNetwork<T>::CopyBackprops(const CpuBackwardCall<T>& call,
                                   const BackwardLayer& layer,
-                                  int64_t group_index) const {
+                                  int64_t group_index, bool is_end) const {
   const auto& scratch = layer.scratch[group_index];
-  if (scratch.masks != nullptr) {
-    DrawMasks(layer.index, group(group_index), scratch.masks);
-  }
+  const auto copy = [&](T* callers, T* steps, int64_t n) {
+    std::copy_n(is_end ? steps : callers, n, is_end ? callers : steps);
+  };
   ForEachState(group(group_index), [&](int64_t r, int64_t, int64_t state) {
     state += layer.index * dirs_ * batch_;
-    std::copy_n(call.h_backprop + state * out_, out_,
-                scratch.dh + r * h_stride_);
-    if (cell_.has_c) {
-      std::copy_n(call.c_backprop + state * units_, units_,
-                  scratch.dc + r * units_);
-    }
-  });
-}
-
-template <typename T>
-void CpuNetwork<T>::EndBackward(const CpuBackwardCall<T>& call,
-                                const BackwardLayer& layer,
-                                int64_t group_index) const {
-  const auto& scratch = layer.scratch[group_index];
-  ForEachState(group(group_index), [&](int64_t r, int64_t, int64_t state) {
-    state += layer.index * dirs_ * batch_;
-    std::copy_n(scratch.dh + r * h_stride_, out_,
-                call.h_backprop + state * out_);
-    if (cell_.has_c) {
-      std::copy_n(scratch.dc + r * units_, units_,
-                  call.c_backprop + state * units_);
-    }
+    copy(call.h_backprop + state * out_, scratch.dh + r * h_stride_, out_);
+    if (!cell_.has_c) return;
+    copy(call.c_backprop + state * units_, scratch.dc + r * units_, units_);
   });
 }
 
@@ -345,7 +328,11 @@ void CpuNetwork<T>::BackwardGroup(
   const int64_t phases_per_step = PhasesPerStep();
   const bool projects = spec_.num_proj > 0;
   schedule->Add(1, 1, [=, &call](int64_t, int64_t) {
-    BeginBackward(call, *layer, group_index);
+    if (has_recurrent_dropout()) {
+      DrawMasks(layer->index, group(group_index),
+                layer->scratch[group_index].masks);
+    }
+    CopyBackprops(call, *layer, group_index, /*is_end=*/false);
   });
   // There is one more phase after the last step, which takes its gradients back
   // to the initial states.
@@ -368,7 +355,7 @@ void CpuNetwork<T>::BackwardGroup(
                   }
                 });
   schedule->Add(1, 1, [=, &call](int64_t, int64_t) {
-    EndBackward(call, *layer, group_index);
+    CopyBackprops(call, *layer, group_index, /*is_end=*/true);
   });
 }
 

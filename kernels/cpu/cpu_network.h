@@ -358,8 +358,8 @@ class CpuNetwork {
   void BackwardGroup(const CpuBackwardCall<T>& call,
                      const std::shared_ptr<const BackwardLayer>& layer,
                      int64_t group_index, Schedule* schedule) const;
-  void BeginBackward(const CpuBackwardCall<T>& call, const BackwardLayer& layer,
-                     int64_t group_index) const;
+  void CopyBackprops(const CpuBackwardCall<T>& call, const BackwardLayer& layer,
+                     int64_t group_index, bool is_end) const;
   void BackwardStates(const BackwardLayer& layer, int64_t group_index,
                       int64_t step, Range slice) const;
   CellRow<T> RowOfStep(const BackwardLayer& layer, int64_t group_index,
@@ -368,8 +368,6 @@ class CpuNetwork {
                      int64_t step, Range slice) const;
   void BackwardReset(const BackwardLayer& layer, int64_t group_index,
                      int64_t step, Range slice) const;
-  void EndBackward(const CpuBackwardCall<T>& call, const BackwardLayer& layer,
-                   int64_t group_index) const;
   void BackwardInputs(const BackwardLayer& layer, int64_t dir, Stored<T> params,
                       Arena* arena, Schedule* schedule) const;
   void BackwardVectors(const BackwardLayer& layer,

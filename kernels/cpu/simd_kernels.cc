@@ -342,26 +342,19 @@ void TanhArray(int64_t n, const float* x, float* y) {
 
 // A vector of halves has as many elements as one of floats, so both arrays are
 // read and written at the same indices.
+template <typename From, typename To, Vector<To> (*convert)(Vector<From>)>
+void ConvertArray(int64_t n, const From* from, To* to) {
+  int64_t j = 0;
+  for (; j + kWidth<float> <= n; j += kWidth<float>) {
+    Whole<To>::Store(to + j, convert(Whole<From>::Load(from + j)));
+  }
+  if (j == n) return;
+  Rest<To>{n - j}.Store(to + j, convert(Rest<From>{n - j}.Load(from + j)));
+}
 template <Floats (*convert)(Halves)>
-void FromHalves(int64_t n, const uint16_t* from, float* to) {
-  int64_t j = 0;
-  for (; j + kWidth<float> <= n; j += kWidth<float>) {
-    Whole<float>::Store(to + j, convert(Whole<uint16_t>::Load(from + j)));
-  }
-  if (j == n) return;
-  const int64_t rest = n - j;
-  Rest<float>{rest}.Store(to + j, convert(Rest<uint16_t>{rest}.Load(from + j)));
-}
+constexpr auto kFromHalves = ConvertArray<uint16_t, float, convert>;
 template <Halves (*convert)(Floats)>
-void ToHalves(int64_t n, const float* from, uint16_t* to) {
-  int64_t j = 0;
-  for (; j + kWidth<float> <= n; j += kWidth<float>) {
-    Whole<uint16_t>::Store(to + j, convert(Whole<float>::Load(from + j)));
-  }
-  if (j == n) return;
-  const int64_t rest = n - j;
-  Rest<uint16_t>{rest}.Store(to + j, convert(Rest<float>{rest}.Load(from + j)));
-}
+constexpr auto kToHalves = ConvertArray<float, uint16_t, convert>;
 
 void ToBfloat16Pairs(int64_t n, const float* even, const float* odd,
                      BfloatPair* to) {
@@ -438,8 +431,9 @@ const SimdTable& Table() {
       MakeKernels<float>(),
       MakeKernels<double>(),
       {SigmoidArray, TanhArray},
-      {FromHalves<FromFloat16>, ToHalves<ToFloat16>, FromHalves<FromBfloat16>,
-       ToHalves<ToBfloat16>, ToBfloat16Pairs, TransposePairs}};
+      {kFromHalves<FromFloat16>, kToHalves<ToFloat16>,
+       kFromHalves<FromBfloat16>, kToHalves<ToBfloat16>, ToBfloat16Pairs,
+       TransposePairs}};
   return table;
 }
 
