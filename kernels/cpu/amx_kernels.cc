@@ -124,7 +124,7 @@ void Tile(int64_t rows, int64_t depth, const BfloatPair* a, int64_t a_stride,
   for (int64_t r = 0; r < rows; ++r) {
     const float* const row = sums + r * kPanelRow<vectors>;
     ForVectors<float>(cols, [&](auto memory, int64_t j) {
-      Floats sum = Whole<float>::Load(row + j);
+      Floats sum = Whole::Load(row + j);
       if (init != nullptr) sum += memory.Load(init[r] + col + j);
       memory.Store(c[r] + col + j, sum);
     });

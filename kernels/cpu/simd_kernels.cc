@@ -33,14 +33,6 @@ constexpr int MostVectors(int rows) {
   return rows == 1 ? 8 : rows == 2 ? 4 : rows <= kTileRows ? 2 : 0;
 }
 
-template <typename T>
-inline Vector<T> LoadFactors(const T* from) {
-  return Whole<T>::Load(from);
-}
-inline Words LoadFactors(const BfloatPair* from) {
-  return *reinterpret_cast<const Words*>(from);
-}
-
 // The factor from A that a row of a panel is multiplied with. If the panel has
 // pairs but A does not, it consists of two numbers of A.
 template <typename Panel, typename A>
@@ -105,7 +97,7 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
       // An array of so many vectors would take registers from the sums.
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; ++v) {
-        const auto b = LoadFactors(address(v));
+        const auto b = Whole::Load(address(v));
 #pragma GCC unroll 12
         for (int r = 0; r < rows; ++r) {
           sum[r][v] = AddProduct(sum[r][v], factor(r), b);
@@ -114,10 +106,10 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
       panel += kPanelRow;
       return;
     }
-    decltype(LoadFactors(panel)) b[vectors];
+    decltype(Whole::Load(panel)) b[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
-      b[v] = LoadFactors(address(v));
+      b[v] = Whole::Load(address(v));
       if constexpr (kPrefetchesPanel) {
         __builtin_prefetch(address(v) + 8 * kPanelRow);
       }
@@ -147,10 +139,10 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
       const int64_t first = col + v * kWidth<T>;
-      const Rest<T> rest = {cols - v * kWidth<T>};
+      const Rest rest = {cols - v * kWidth<T>};
       if (rest.count >= kWidth<T>) {
-        if (init != nullptr) sum[r][v] += Whole<T>::Load(init[r] + first);
-        Whole<T>::Store(c[r] + first, sum[r][v]);
+        if (init != nullptr) sum[r][v] += Whole::Load(init[r] + first);
+        Whole::Store(c[r] + first, sum[r][v]);
       } else if (rest.count > 0) {
         if (init != nullptr) sum[r][v] += rest.Load(init[r] + first);
         rest.Store(c[r] + first, sum[r][v]);
@@ -221,10 +213,10 @@ inline Vector<T> ProductsWithColumns(int64_t depth, const T* a,
                            sum[j] += x * load(column(j) + k);
                        };
   int64_t k = 0;
-  for (; k + kN <= depth; k += kN) add(k, Whole<T>::Load);
+  for (; k + kN <= depth; k += kN) add(k, Whole::Load<T>);
   if (k == depth) return SumOfEach<T>(sum);
   if (depth < kN) {
-    const Rest<T> rest = {depth};
+    const Rest rest = {depth};
     add(0, [&](const T* from) { return rest.Load(from); });
   } else {
     // The last whole vector begins with elements that were added before.
@@ -232,7 +224,7 @@ inline Vector<T> ProductsWithColumns(int64_t depth, const T* a,
     Bits is_new = {};
     for (int i = 0; i < kN; ++i) is_new[i] = depth - kN + i < k ? 0 : -1;
     add(depth - kN, [&](const T* from) {
-      return (Vector<T>)((Bits)Whole<T>::Load(from) & is_new);
+      return (Vector<T>)((Bits)Whole::Load(from) & is_new);
     });
   }
   return SumOfEach<T>(sum);
@@ -250,10 +242,10 @@ void Dots(int64_t depth, const T* a, const T* b, int64_t b_stride, int64_t cols,
         depth, a, [&](int j) __attribute__((always_inline)) {
           return halves[j / kHalf] + j % kHalf * b_stride;
         });
-    if (init != nullptr) sums += Whole<T>::Load(init);
-    return Whole<T>::Store(c, sums);
+    if (init != nullptr) sums += Whole::Load(init);
+    return Whole::Store(c, sums);
   }
-  const Rest<T> rest = {cols};
+  const Rest rest = {cols};
   Vector<T> sums = ProductsWithColumns<T>(depth, a, [&](int j) {
     return b + (j < cols ? j : cols - 1) * b_stride;
   });
@@ -271,7 +263,7 @@ void TransposeSquare(const T* from, int64_t from_stride, T* to,
   Vector<T> v[kN];
 #pragma GCC unroll 16
   for (int i = 0; i < kN; ++i) {
-    v[i] = Whole<T>::Load(from + i * from_stride);
+    v[i] = Whole::Load(from + i * from_stride);
     // The hardware's own prefetching does not follow so many rows at once.
     __builtin_prefetch(from + i * from_stride + 2 * kN);
     __builtin_prefetch(to + (i + kN) * to_stride, /*for writing*/ 1);
@@ -287,7 +279,7 @@ void TransposeSquare(const T* from, int64_t from_stride, T* to,
     for (int i = 0; i < kN; ++i) v[i] = next[i];
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < kN; ++i) Whole<T>::Store(to + i * to_stride, v[i]);
+  for (int i = 0; i < kN; ++i) Whole::Store(to + i * to_stride, v[i]);
 }
 
 template <typename T>
@@ -329,27 +321,13 @@ void AddColumnSums(int64_t rows, int64_t n, const T* from, int64_t stride,
   });
 }
 
-void SigmoidArray(int64_t n, const float* x, float* y) {
-  ForVectors<float>(n, [&](auto memory, int64_t j) {
-    memory.Store(y + j, Sigmoid(memory.Load(x + j)));
-  });
-}
-void TanhArray(int64_t n, const float* x, float* y) {
-  ForVectors<float>(n, [&](auto memory, int64_t j) {
-    memory.Store(y + j, Tanh(memory.Load(x + j)));
-  });
-}
-
 // A vector of halves has as many elements as one of floats, so both arrays are
 // read and written at the same indices.
 template <typename From, typename To, Vector<To> (*convert)(Vector<From>)>
 void ConvertArray(int64_t n, const From* from, To* to) {
-  int64_t j = 0;
-  for (; j + kWidth<float> <= n; j += kWidth<float>) {
-    Whole<To>::Store(to + j, convert(Whole<From>::Load(from + j)));
-  }
-  if (j == n) return;
-  Rest<To>{n - j}.Store(to + j, convert(Rest<From>{n - j}.Load(from + j)));
+  ForVectors<float>(n, [&](auto memory, int64_t j) {
+    memory.Store(to + j, convert(memory.Load(from + j)));
+  });
 }
 template <Floats (*convert)(Halves)>
 constexpr auto kFromHalves = ConvertArray<uint16_t, float, convert>;
@@ -358,18 +336,10 @@ constexpr auto kToHalves = ConvertArray<float, uint16_t, convert>;
 
 void ToBfloat16Pairs(int64_t n, const float* even, const float* odd,
                      BfloatPair* to) {
-  const auto pairs = [](Floats first, Floats second) {
-    return RoundToBfloat16(first) | RoundToBfloat16(second) << 16;
-  };
-  int64_t j = 0;
-  for (; j + kWidth<float> <= n; j += kWidth<float>) {
-    *reinterpret_cast<Words*>(to + j) =
-        pairs(Whole<float>::Load(even + j), Whole<float>::Load(odd + j));
-  }
-  if (j == n) return;
-  const Rest<float> rest = {n - j};
-  const Words words = pairs(rest.Load(even + j), rest.Load(odd + j));
-  __builtin_memcpy(to + j, &words, rest.count * sizeof(BfloatPair));
+  ForVectors<float>(n, [&](auto memory, int64_t j) {
+    memory.Store(to + j, RoundToBfloat16(memory.Load(even + j)) |
+                             RoundToBfloat16(memory.Load(odd + j)) << 16);
+  });
 }
 
 template <int vectors, int rows, typename T, typename A, typename Panel>
@@ -430,7 +400,7 @@ const SimdTable& Table() {
       CRNN_STRING(CRNN_SIMD_NAME),
       MakeKernels<float>(),
       MakeKernels<double>(),
-      {SigmoidArray, TanhArray},
+      {ConvertArray<float, float, Sigmoid>, ConvertArray<float, float, Tanh>},
       {kFromHalves<FromFloat16>, kToHalves<ToFloat16>,
        kFromHalves<FromBfloat16>, kToHalves<ToBfloat16>, ToBfloat16Pairs,
        TransposePairs}};

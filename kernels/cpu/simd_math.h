@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/simd_kernels.h"
+
 namespace cudnn_rnn_tf {
 namespace CRNN_SIMD_NAME {
 namespace {
@@ -44,27 +46,33 @@ template <>
 struct VectorOf<uint16_t> {
   using Type = Halves;
 };
+template <>
+struct VectorOf<BfloatPair> {
+  using Type = Words;
+};
 
 // Whole reads and writes a whole vector. Rest reads and writes only the `count`
 // elements that are left at the end of a row.
-template <typename T>
 struct Whole {
+  template <typename T>
   static Vector<T> Load(const T* from) {
     return *reinterpret_cast<const Vector<T>*>(from);
   }
+  template <typename T>
   static void Store(T* to, Vector<T> value) {
     *reinterpret_cast<Vector<T>*>(to) = value;
   }
 };
-template <typename T>
 struct Rest {
   int64_t count;
 
+  template <typename T>
   Vector<T> Load(const T* from) const {
     Vector<T> value = {};
     __builtin_memcpy(&value, from, count * sizeof(T));
     return value;
   }
+  template <typename T>
   void Store(T* to, Vector<T> value) const {
     __builtin_memcpy(to, &value, count * sizeof(T));
   }
@@ -76,8 +84,8 @@ template <typename T, typename Body>
 inline __attribute__((always_inline)) void ForVectors(int64_t n,
                                                       const Body& body) {
   int64_t j = 0;
-  for (; j + kWidth<T> <= n; j += kWidth<T>) body(Whole<T>(), j);
-  if (j < n) body(Rest<T>{n - j}, j);
+  for (; j + kWidth<T> <= n; j += kWidth<T>) body(Whole(), j);
+  if (j < n) body(Rest{n - j}, j);
 }
 
 // Computes exp(x) as scale + scale * rest, for |x| up to 88. With x = n ln 2 +
