@@ -429,53 +429,40 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
   }
 }
 
-// The second phase of a step of a GRU whose reset gate acts before the product.
+// The second phase of a step: a projection, or the candidate of a GRU whose
+// reset gate acts before the product.
 template <typename T>
-void CpuNetwork<T>::ForwardCandidate(const ForwardLayer& layer,
-                                     int64_t group_index, int64_t chunk_step,
-                                     int64_t step, int64_t part) const {
-  const CellKernels<T>& cell = CellSteps();
+void CpuNetwork<T>::ForwardSecondPhase(const ForwardLayer& layer,
+                                       int64_t group_index, int64_t chunk_step,
+                                       int64_t step, int64_t part) const {
   const Group group = this->group(group_index);
-  const int64_t t = group.Time(step);
-  const StepGates of_step = GatesOfStep(layer, group_index, chunk_step, step);
-  const Range panels = PartPanels(units_, part);
-  Product<T> product = StepProduct();
-  product.rows = group.strand->Active(t);
-  product.a = of_step.candidate;
-  product.b = layer.weights.recurrent[group.dir][cell_.joint_gates];
-  product.init = of_step.gates.From(0, cell_.joint_gates * units_);
-  product.c = of_step.gates.From(0, cell_.joint_gates * units_);
-  product.RunPanels(panels.first, panels.last);
-  const int64_t unit = panels.first * RightMatrix<T>::PanelCols();
-  const int64_t n =
-      std::min(panels.last * RightMatrix<T>::PanelCols(), units_) - unit;
-  for (int64_t r = 0; r < product.rows; ++r) {
-    const CellRow<T> at = RowOfStep(layer, group_index, of_step, step, r, unit);
-    cell.forward(n, at);
-    FinishState(layer, group_index, step, r, unit, n);
-  }
-}
-
-template <typename T>
-void CpuNetwork<T>::ForwardProjection(const ForwardLayer& layer,
-                                      int64_t group_index, int64_t step,
-                                      int64_t part) const {
-  const Group group = this->group(group_index);
-  const int64_t t = group.Time(step);
+  const bool projects = spec_.num_proj > 0;
   const auto& scratch = layer.scratch[group_index];
-  T* const next_h = scratch.h[(step + 1) % 2];
-  const Range panels = PartPanels(out_, part);
+  const StepGates of_step = GatesOfStep(layer, group_index, chunk_step, step);
+  const int64_t cols = projects ? out_ : units_;
+  const Range panels = PartPanels(cols, part);
   Product<T> product = StepProduct();
-  product.rows = group.strand->Active(t);
-  product.a = {scratch.unprojected, units_};
-  product.b = layer.weights.projection[group.dir];
-  product.c = {{next_h}, h_stride_};
+  product.rows = group.strand->Active(group.Time(step));
+  if (projects) {
+    product.a = {scratch.unprojected, units_};
+    product.b = layer.weights.projection[group.dir];
+    product.c = {{scratch.h[(step + 1) % 2]}, h_stride_};
+  } else {
+    product.a = of_step.candidate;
+    product.b = layer.weights.recurrent[group.dir][cell_.joint_gates];
+    product.init = of_step.gates.From(0, cell_.joint_gates * units_);
+    product.c = of_step.gates.From(0, cell_.joint_gates * units_);
+  }
   product.RunPanels(panels.first, panels.last);
   const int64_t first = panels.first * RightMatrix<T>::PanelCols();
-  const int64_t last =
-      std::min(panels.last * RightMatrix<T>::PanelCols(), out_);
+  const int64_t n =
+      std::min(panels.last * RightMatrix<T>::PanelCols(), cols) - first;
   for (int64_t r = 0; r < product.rows; ++r) {
-    FinishState(layer, group_index, step, r, first, last - first);
+    if (!projects) {
+      CellSteps().forward(
+          n, RowOfStep(layer, group_index, of_step, step, r, first));
+    }
+    FinishState(layer, group_index, step, r, first, n);
   }
 }
 
@@ -499,10 +486,9 @@ void CpuNetwork<T>::ForwardGroup(
                     const int64_t step = begin + phase / phases_per_step;
                     if (phase % phases_per_step == 0) {
                       ForwardUnits(*layer, group_index, begin, step, part);
-                    } else if (cell_.resets_before) {
-                      ForwardCandidate(*layer, group_index, begin, step, part);
                     } else {
-                      ForwardProjection(*layer, group_index, step, part);
+                      ForwardSecondPhase(*layer, group_index, begin, step,
+                                         part);
                     }
                   });
   }

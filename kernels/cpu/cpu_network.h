@@ -343,10 +343,8 @@ class CpuNetwork {
                        int64_t unit) const;
   void ForwardUnits(const ForwardLayer& layer, int64_t group_index,
                     int64_t chunk_step, int64_t step, int64_t part) const;
-  void ForwardCandidate(const ForwardLayer& layer, int64_t group_index,
-                        int64_t chunk_step, int64_t step, int64_t part) const;
-  void ForwardProjection(const ForwardLayer& layer, int64_t group_index,
-                         int64_t step, int64_t part) const;
+  void ForwardSecondPhase(const ForwardLayer& layer, int64_t group_index,
+                          int64_t chunk_step, int64_t step, int64_t part) const;
   void EndForward(const CpuForwardCall<T>& call, const ForwardLayer& layer,
                   int64_t group_index) const;
 
