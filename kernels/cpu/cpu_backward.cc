@@ -78,8 +78,8 @@ void CpuNetwork<T>::PackBackward(Stored<T> params, Arena* arena,
                                  BackwardLayer* layer,
                                  Schedule* schedule) const {
   const auto pack = [&](int64_t depth, int64_t cols, int64_t offset) {
-    return PackMatrix(depth, cols, StepsMultiplyBfloat16(),
-                      {params.From(offset)}, PackedForm(), arena, schedule);
+    return PackMatrix(depth, cols, StepsMultiplyBfloat16(), params.From(offset),
+                      /*transposed=*/false, PackedForm(), arena, schedule);
   };
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     const ParamLayout::PseudoLayer& offsets =

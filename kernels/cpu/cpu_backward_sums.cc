@@ -33,8 +33,8 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
     // place.
     const Arena::Scope scope(arena);
     product.b = PackMatrix(gates_, fan_in, MultipliesBfloat16(),
-                           {params.From(offsets.input_weights)}, PackedForm(),
-                           arena, schedule);
+                           params.From(offsets.input_weights),
+                           /*transposed=*/false, PackedForm(), arena, schedule);
     if (arena->only_counts()) return;
     product.AddTo(schedule);
     return;

@@ -96,9 +96,8 @@ CpuForwardWeights<T> CpuNetwork<T>::PackForward(int64_t layer, Stored<T> params,
   CpuForwardWeights<T> weights;
   const auto pack = [&](int64_t depth, int64_t cols, bool bfloat16,
                         int64_t offset) {
-    return PackMatrix(depth, cols, bfloat16,
-                      {params.From(offset), /*transposed=*/true}, form, arena,
-                      schedule);
+    return PackMatrix(depth, cols, bfloat16, params.From(offset),
+                      /*transposed=*/true, form, arena, schedule);
   };
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     const ParamLayout::PseudoLayer& offsets =

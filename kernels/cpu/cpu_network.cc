@@ -71,13 +71,15 @@ typename CpuNetwork<T>::Range CpuNetwork<T>::PartPanels(int64_t cols,
 
 template <typename T>
 RightMatrix<T> CpuNetwork<T>::PackMatrix(int64_t depth, int64_t cols,
-                                         bool bfloat16,
-                                         typename RightMatrix<T>::Source source,
-                                         WeightsForm form, Arena* arena,
+                                         bool bfloat16, Stored<T> numbers,
+                                         bool transposed, WeightsForm form,
+                                         Arena* arena,
                                          Schedule* schedule) const {
+  const typename RightMatrix<T>::Source source = {
+      {numbers, transposed ? depth : cols}, transposed};
   switch (form) {
     case WeightsForm::kInPlace:
-      return RightMatrix<T>::InPlace(depth, cols, source.numbers);
+      return RightMatrix<T>::InPlace(depth, cols, source.rows);
     case WeightsForm::kUnpacked:
       return RightMatrix<T>(depth, cols, bfloat16, source);
     case WeightsForm::kPacked:
@@ -123,16 +125,16 @@ void CpuNetwork<T>::DrawMasks(int64_t layer, const Group& group,
 template struct CpuReserve<float>;
 template struct CpuReserve<double>;
 // Members that other files define are instantiated in those files.
-#define CRNN_INSTANTIATE(T)                                                 \
-  template CpuNetwork<T>::CpuNetwork(const RnnProblem&, const PackedRows&,  \
-                                     const uint64_t*, int64_t);             \
-  template CpuNetwork<T>::Range CpuNetwork<T>::PartPanels(int64_t, int64_t) \
-      const;                                                                \
-  template RightMatrix<T> CpuNetwork<T>::PackMatrix(                        \
-      int64_t, int64_t, bool, typename RightMatrix<T>::Source, WeightsForm, \
-      Arena*, Schedule*) const;                                             \
-  template void CpuNetwork<T>::DropOut(int64_t, const T*, T*, Schedule*)    \
-      const;                                                                \
+#define CRNN_INSTANTIATE(T)                                                    \
+  template CpuNetwork<T>::CpuNetwork(const RnnProblem&, const PackedRows&,     \
+                                     const uint64_t*, int64_t);                \
+  template CpuNetwork<T>::Range CpuNetwork<T>::PartPanels(int64_t, int64_t)    \
+      const;                                                                   \
+  template RightMatrix<T> CpuNetwork<T>::PackMatrix(                           \
+      int64_t, int64_t, bool, Stored<T>, bool, WeightsForm, Arena*, Schedule*) \
+      const;                                                                   \
+  template void CpuNetwork<T>::DropOut(int64_t, const T*, T*, Schedule*)       \
+      const;                                                                   \
   template void CpuNetwork<T>::DrawMasks(int64_t, const Group&, T*) const
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);

@@ -300,10 +300,11 @@ class CpuNetwork {
         problem_.max_time * static_cast<int64_t>(strands_.size());
     return products <= 2 ? WeightsForm::kUnpacked : WeightsForm::kPacked;
   }
-  // Returns weights in this form, and adds the work of packing to the schedule.
-  // Weights in place must be transposed and stay so.
+  // Returns weights, [depth, cols] or, if they are transposed, [cols, depth],
+  // in this form, and adds the work of packing to the schedule. Weights in
+  // place must be transposed.
   RightMatrix<T> PackMatrix(int64_t depth, int64_t cols, bool bfloat16,
-                            typename RightMatrix<T>::Source source,
+                            Stored<T> numbers, bool transposed,
                             WeightsForm form, Arena* arena,
                             Schedule* schedule) const;
   // Returns whether the weights of the steps are packed as bfloat16. With few

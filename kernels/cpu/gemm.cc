@@ -239,9 +239,8 @@ void Product<T>::RunDots(int64_t first_row, int64_t last_row, int64_t start,
   const ScratchArray<T> converted(kMaxVectorCols<T> * kMaxBlockDepth);
   for (int64_t col = first; col < last; col += simd.vector_cols) {
     const int64_t cols = std::min(simd.vector_cols, last - col);
-    const StoredRows<T> stored(b.source_.numbers, b.depth_);
-    const Rows<const T> columns =
-        ReadRows(stored.From(col, start), cols, block, converted.data());
+    const Rows<const T> columns = ReadRows(b.source_.rows.From(col, start),
+                                           cols, block, converted.data());
     for (int64_t row = first_row; row < last_row; ++row) {
       simd.dots(block, a[row] + start, columns.data, columns.stride, cols,
                 before.data == nullptr ? nullptr : before[row] + col,
@@ -338,7 +337,7 @@ void Product<T>::AddTo(Schedule* schedule) const {
   const int64_t tile_rows = b.TileRows();
   const int64_t tiles = CeilDiv(rows, tile_rows);
   // If each task packs or converts B, all rows had better be in one task.
-  const bool reads_in_place = b.in_place_ && b.source_.numbers.in_place();
+  const bool reads_in_place = b.in_place_ && b.source_.rows.in_place();
   const bool copies = b.data_ == nullptr && !reads_in_place;
   const Grid grid = Divide(
       tiles, tile_rows, panels, panel_cols,
@@ -502,7 +501,7 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
     if (arena->only_counts()) continue;
     schedule->AddTogether([&] {
       for (size_t i = 0; i < rights_.size(); ++i) {
-        packed[i].Pack(rights_[i].rows.From(first), schedule);
+        packed[i].Pack({rights_[i].rows.From(first)}, schedule);
       }
     });
     schedule->AddTogether([&] {

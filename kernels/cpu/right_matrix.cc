@@ -22,25 +22,17 @@ void CopyToPanels(StoredRows<T> from, int64_t rows, int64_t n, T* to,
   }
 }
 
-// Returns a function that copies a part of B [depth, all_cols] to panels.
+// Does so with the first n numbers of the columns.
 template <typename T>
-auto FillFrom(typename RightMatrix<T>::Source source, int64_t depth,
-              int64_t all_cols) {
-  return [=](int64_t start, int64_t block, int64_t col, int64_t cols, T* to,
-             int64_t width) {
-    if (!source.transposed) {
-      const StoredRows<T> from(source.numbers, all_cols);
-      return CopyToPanels(from.From(start, col), block, cols, to, width);
-    }
-    const StoredRows<T> columns(source.numbers, depth);
-    const ScratchArray<T> converted(kPackedCols<T> * kMaxBlockDepth);
-    for (int64_t c = 0; c < cols; c += width, to += block * width) {
-      const int64_t n = std::min(width, cols - c);
-      const Rows<const T> from =
-          ReadRows(columns.From(col + c, start), n, block, converted.data());
-      Kernels<T>().transpose(n, block, from.data, from.stride, to, width);
-    }
-  };
+void TransposeToPanels(StoredRows<T> columns, int64_t rows, int64_t n, T* to,
+                       int64_t width) {
+  const ScratchArray<T> converted(kPackedCols<T> * kMaxBlockDepth);
+  for (int64_t c = 0; c < n; c += width, to += rows * width) {
+    const int64_t cols = std::min(width, n - c);
+    const Rows<const T> from =
+        ReadRows(columns.From(c), cols, rows, converted.data());
+    Kernels<T>().transpose(cols, rows, from.data, from.stride, to, width);
+  }
 }
 
 }  // namespace
@@ -104,14 +96,10 @@ int64_t RightMatrix<T>::SpanEnd(int64_t panel) const {
   return std::max(panel + 1, std::min(end, WholePanels()));
 }
 
-// fill(start, block, col, cols, to, width) must write the part of B with rows
-// [start, start + block) and columns [col, col + cols) to `to`, which holds
-// panels of [block, width]. If the last one has fewer columns, it holds zeros
-// already.
+// If the last panel has fewer columns, it holds zeros beyond them.
 template <typename T>
-template <typename Fill>
-void RightMatrix<T>::PackSpan(int64_t start, int64_t first, int64_t last,
-                              const Fill& fill, void* to) const {
+void RightMatrix<T>::PackSpan(const Source& source, int64_t start,
+                              int64_t first, int64_t last, void* to) const {
   const int64_t block = Block(start);
   const int64_t col = first * PanelCols();
   const int64_t width = std::min(PanelCols(), PaddedCols() - col);
@@ -122,7 +110,12 @@ void RightMatrix<T>::PackSpan(int64_t start, int64_t first, int64_t last,
   if (cols < (last - first) * width) {
     std::fill_n(numbers + (last - first - 1) * size, size, T(0));
   }
-  fill(start, block, col, cols, numbers, width);
+  if (source.transposed) {
+    TransposeToPanels(source.rows.From(col, start), block, cols, numbers,
+                      width);
+  } else {
+    CopyToPanels(source.rows.From(start, col), block, cols, numbers, width);
+  }
   if constexpr (std::is_same_v<T, float>) {
     for (int64_t i = 0; bfloat16_ && i < last - first; ++i) {
       RoundRowPairs(staged.data() + i * size, block, width, width,
@@ -133,8 +126,7 @@ void RightMatrix<T>::PackSpan(int64_t start, int64_t first, int64_t last,
 }
 
 template <typename T>
-template <typename Fill>
-void RightMatrix<T>::PackSpans(const Fill& fill, Schedule* schedule) const {
+void RightMatrix<T>::Pack(const Source& source, Schedule* schedule) const {
   const int64_t spans = NumSpans();
   schedule->Add(1, CeilDiv(depth_, BlockDepth()) * spans,
                 [=, matrix = *this](int64_t, int64_t task) {
@@ -142,34 +134,19 @@ void RightMatrix<T>::PackSpans(const Fill& fill, Schedule* schedule) const {
                   const int64_t first =
                       std::min(task % spans * (kPackedCols<T> / PanelCols()),
                                matrix.WholePanels());
-                  matrix.PackSpan(start, first, matrix.SpanEnd(first), fill,
+                  matrix.PackSpan(source, start, first, matrix.SpanEnd(first),
                                   matrix.Panel(start, first));
                 });
-}
-
-template <typename T>
-void RightMatrix<T>::Pack(StoredRows<T> b, Schedule* schedule) const {
-  const auto fill = [b](int64_t start, int64_t block, int64_t col, int64_t cols,
-                        T* to, int64_t width) {
-    CopyToPanels(b.From(start, col), block, cols, to, width);
-  };
-  PackSpans(fill, schedule);
-}
-
-template <typename T>
-void RightMatrix<T>::Pack(Source source, Schedule* schedule) const {
-  PackSpans(FillFrom<T>(source, depth_, cols_), schedule);
 }
 
 template <typename T>
 void RightMatrix<T>::ForPanelsOfSource(
     int64_t start, int64_t first_panel, int64_t last_panel,
     const std::function<void(int64_t, int64_t, const void*)>& run) const {
-  const auto fill = FillFrom<T>(source_, depth_, cols_);
   const ScratchArray<T> packed(kMaxBlockDepth * kPackedCols<T>);
   for (int64_t first = first_panel, last; first < last_panel; first = last) {
     last = std::min(SpanEnd(first), last_panel);
-    PackSpan(start, first, last, fill, packed.data());
+    PackSpan(source_, start, first, last, packed.data());
     run(first, last, packed.data());
   }
 }

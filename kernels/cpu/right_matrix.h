@@ -47,10 +47,10 @@ Rows<const T> ReadRows(StoredRows<T> from, int64_t rows, int64_t n, T* buffer) {
 template <typename T>
 class RightMatrix {
  public:
-  // B in memory that the caller owns, stored as [depth, cols] or, if it is
-  // transposed, as [cols, depth].
+  // B in memory that the caller owns: its rows or, if it is transposed, its
+  // columns.
   struct Source {
-    Stored<T> numbers;
+    StoredRows<T> rows;
     bool transposed = false;
   };
 
@@ -63,12 +63,12 @@ class RightMatrix {
   // faster if only one or two products read them, and the results are the same.
   RightMatrix(int64_t depth, int64_t cols, bool bfloat16, Source source)
       : depth_(depth), cols_(cols), bfloat16_(bfloat16), source_(source) {}
-  // Has products read B where it is stored, as [cols, depth], and convert it if
-  // it is of another type. Each row of a product takes longer then, but nothing
-  // is packed.
+  // Has products read B's columns where they are, and convert them if they are
+  // of another type. Each row of a product takes longer then, but nothing is
+  // packed.
   static RightMatrix InPlace(int64_t depth, int64_t cols,
-                             Stored<T> b_transposed) {
-    RightMatrix matrix(depth, cols, /*bfloat16=*/false, {b_transposed, true});
+                             StoredRows<T> columns) {
+    RightMatrix matrix(depth, cols, /*bfloat16=*/false, {columns, true});
     matrix.in_place_ = true;
     return matrix;
   }
@@ -76,10 +76,9 @@ class RightMatrix {
   int64_t depth() const { return depth_; }
   int64_t panels() const;
 
-  // Add the work that fills the panels to the schedule. The source must live
+  // Adds the work that fills the panels to the schedule. The source must live
   // until the schedule has run.
-  void Pack(StoredRows<T> b, Schedule* schedule) const;
-  void Pack(Source source, Schedule* schedule) const;
+  void Pack(const Source& source, Schedule* schedule) const;
 
   // Returns the number of columns of a panel; the last panel may have fewer.
   static int64_t PanelCols();
@@ -92,11 +91,8 @@ class RightMatrix {
   int64_t SpanEnd(int64_t panel) const;
   int64_t WholePanels() const { return PaddedCols() / PanelCols(); }
   // Writes the part of a span that is in the block that begins at row `start`.
-  template <typename Fill>
-  void PackSpan(int64_t start, int64_t first, int64_t last, const Fill& fill,
-                void* to) const;
-  template <typename Fill>
-  void PackSpans(const Fill& fill, Schedule* schedule) const;
+  void PackSpan(const Source& source, int64_t start, int64_t first,
+                int64_t last, void* to) const;
   // Calls run(first, last, data) for panels [first_panel, last_panel) of the
   // block that begins at row `start`, all at once or a few at a time. `data` is
   // where panels [first, last) are stored.

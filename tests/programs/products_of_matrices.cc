@@ -130,8 +130,8 @@ void CheckProduct() {
     }
   }
   ArenaMemory memory;
-  const typename RightMatrix<T>::Source source = {{b.data()},
-                                                  one.is_transposed};
+  const typename RightMatrix<T>::Source source = {
+      {{b.data()}, one.is_transposed ? depth : cols}, one.is_transposed};
   if (one.is_packed) {
     Arena counting(nullptr);
     RightMatrix<T>(depth, cols, one.bfloat16, &counting);
