@@ -214,6 +214,7 @@ def test_run_the_network(config, time_major, is_training, lengths):
         direction=config.direction,
         dropout=config.dropout,
         seed=np.array(SEED),
+        **({"num_proj": config.num_proj} if config.num_proj else {}),
     )
     assert isinstance(by_function, tuple)
     assert_same_bits(by_function, results)
