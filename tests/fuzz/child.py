@@ -40,7 +40,7 @@ def main() -> None:
 
     # What the tests draw, targets draw as well, a room's tests too.
     tests = pathlib.Path(__file__).resolve().parents[1]
-    sys.path.extend(map(str, (tests, tests / "convert")))
+    sys.path.extend(map(str, (tests, tests / "convert", tests / "keras")))
     module = importlib.import_module(target)
     answer(ready=target)
     for line in sys.stdin:

@@ -95,12 +95,7 @@ def recurrent_types(model: keras.Model) -> list[type]:
 
 @pytest.mark.parametrize(
     "make, eagerly",
-    [
-        (sequential, True),
-        *(pytest.param(make, False, marks=pytest.mark.slow) for make in (sequential, functional)),
-        (stacked, True),
-        pytest.param(branched, True, marks=pytest.mark.slow),
-    ],
+    [(sequential, True), pytest.param(functional, False, marks=pytest.mark.slow)],
 )
 def test_the_copy_computes_and_learns_what_the_model_does(make, eagerly):
     model, inputs = make()

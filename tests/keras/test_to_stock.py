@@ -15,7 +15,22 @@ layers = keras.layers
 KINDS = ("LSTM", "GRU", "SimpleRNN")
 
 
-def random_recurrent(random: np.random.Generator, module: Any, **options: Any) -> Any:
+# Options that an exported model need not have: a value, and how often a layer has it.
+OPTIONS = {
+    "dropout": (0.3, 0.1),
+    "recurrent_dropout": (0.3, 0.05),
+    "go_backwards": (True, 0.1),
+    "use_bias": (False, 0.1),
+    "return_sequences": (False, 0.1),
+    "zero_output_for_mask": (True, 0.1),
+    "trainable": (False, 0.1),
+    "kernel_regularizer": ("l2", 0.1),
+}
+
+
+def random_recurrent(
+    random: np.random.Generator, module: Any, has_options: bool = False, **options: Any
+) -> Any:
     """Returns a layer that the ops run, mostly, of a kind and size that others have as well."""
     kind = KINDS[random.integers(len(KINDS))] if random.random() < 0.3 else "LSTM"
     options = {"return_sequences": True, "bias_initializer": "random_normal", **options}
@@ -23,21 +38,33 @@ def random_recurrent(random: np.random.Generator, module: Any, **options: Any) -
         options["activation"] = "relu"
     if random.random() < 0.1:
         options["unroll"] = True
-    layer = getattr(module, kind)(int(random.choice([3, 3, 4])), **options)
-    if random.random() < 0.3:
+    if has_options:
+        drawn = {name: value for name, (value, share) in OPTIONS.items() if random.random() < share}
+        options |= drawn | {"seed": 1}
+        if kind == "GRU" and random.random() < 0.2:
+            options["reset_after"] = False
+    units, wraps = int(random.choice([3, 3, 4])), random.random() < 0.3
+    if wraps:
+        options.pop("go_backwards", None)
+    layer = getattr(module, kind)(units, **options)
+    if wraps:
         return module.Bidirectional(layer, merge_mode=str(random.choice(["concat", "sum"])))
     return layer
 
 
-def random_model(random: np.random.Generator, module: Any) -> keras.Model:
+def random_model(
+    random: np.random.Generator, module: Any, has_options: bool = False
+) -> keras.Model:
     """Returns a functional model of layers that read each other, in rows and in branches."""
     inputs = keras.Input((5, 4))
     tensors = [layers.Masking(7.0)(inputs)]
     for _ in range(random.integers(3, 9)):
         x = tensors[-1] if random.random() < 0.7 else tensors[random.integers(len(tensors))]
+        if len(x.shape) == 2:
+            x = layers.RepeatVector(5)(x)
         draw_of = random.random()
         if draw_of < 0.7:
-            layer = random_recurrent(random, module)
+            layer = random_recurrent(random, module, has_options)
         elif draw_of < 0.8:
             layer = layers.Dropout(0.2)
         elif draw_of < 0.9:
@@ -65,24 +92,42 @@ def values_with_masks(random: np.random.Generator) -> np.ndarray:
 def check_same(copy: keras.Model, model: keras.Model, values: np.ndarray) -> None:
     for received, expected in zip(copy(values), model(values), strict=True):
         np.testing.assert_allclose(received, expected, atol=1e-5)
-    for received, expected in zip(copy.variables, model.variables, strict=True):
+    for received, expected in zip(copy.weights, model.weights, strict=True):
         np.testing.assert_array_equal(received, expected)
         assert received.trainable == expected.trainable
 
 
 @pytest.mark.parametrize("seed", random_configs.mostly_slow(range(40), 10, one_of=3))
 def test_random_models_there_and_back(seed):
+    there_and_back(seed)
+
+
+def there_and_back(seed: int) -> str:
+    """Checks that copies of a random model, and copies of these, are and learn what it does."""
     random = np.random.default_rng(seed)
-    model, values = random_model(random, layers), values_with_masks(random)
+    model, values = random_model(random, layers, has_options=True), values_with_masks(random)
+    losses = ["mse"] * len(model.outputs)
+    model.compile(keras.optimizers.SGD(0.1), losses, jit_compile=False, run_eagerly=True)
     fast = crnn.accelerate(model)
     check_same(fast, model, values)
+    parts = model._flatten_layers()
+    # In a stack, the op draws other masks.
+    learns = not any(type(p) is layers.Dropout or getattr(p, "recurrent_dropout", 0) for p in parts)
+    if learns:
+        targets = [random.standard_normal(output.shape) for output in fast(values)]
+        model(values)  # Calls advance the seeds of layers with dropout.
+        for each in (fast, model):
+            each.train_on_batch(values, targets)
+        for received, expected in zip(fast.weights, model.weights, strict=True):
+            np.testing.assert_allclose(received, expected, rtol=1e-3, atol=1e-4)
     stock = crnn.to_stock(fast)
-    check_same(stock, model, values)
+    check_same(stock, fast, values)
     assert "cudnn_rnn_tf" not in stock.to_json()
     assert [layer.name for layer in stock.layers] == [layer.name for layer in model.layers]
     again = crnn.accelerate(fast)
-    check_same(again, model, values)
+    check_same(again, fast, values)
     assert crnn.acceleration_report(again) == crnn.acceleration_report(fast)
+    return "learns the same" if learns else "is the same"
 
 
 @pytest.mark.parametrize("seed", random_configs.mostly_slow(range(100, 120), 10, one_of=3))
