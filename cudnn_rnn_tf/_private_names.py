@@ -29,8 +29,8 @@ from tensorflow.python.eager.record import (
     stop_recording,
 )
 
-# `tf.compat.v1.nn.rnn_cell` raises an error where Keras 3 is installed. The attributes of the cells
-# that `contrib.rnn` reads are private, too.
+# `tf.compat.v1.nn.rnn_cell` and `tf.compat.v1.layers` raise errors where Keras 3 is installed. The
+# attributes of the cells that `contrib.rnn` reads are private, too.
 from tensorflow.python.keras.layers.legacy_rnn import rnn_cell_impl as legacy_rnn_cells
 
 # Only this tells whether XLA will compile the function that is being traced.
@@ -102,6 +102,11 @@ EXTENSION_POINTS = (
         Trackable,
         "_handle_deferred_dependencies",
         "Contrib's layers may be restored before they are built.",
+    ),
+    ExtensionPoint(
+        legacy_rnn_cells.base_layer.Layer,
+        "_set_scope",
+        "Contrib's layers may be built before they are called, in their own variable scopes.",
     ),
     ExtensionPoint(
         keras.Variable,
