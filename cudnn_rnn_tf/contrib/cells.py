@@ -72,8 +72,6 @@ class CudnnCompatibleLSTMCell(_Cell):
         reuse: as of `tf.compat.v1.variable_scope`.
     """
 
-    _forget_bias = 0.0
-
     def __init__(self, num_units: int, reuse: bool | None = None):
         super().__init__(num_units, reuse, CELL_NAMES[constants.CUDNN_LSTM])
 

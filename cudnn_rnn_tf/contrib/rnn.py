@@ -13,13 +13,7 @@ from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf._private_names import legacy_rnn_cells
 from cudnn_rnn_tf.config import DTYPES, RnnConfig
 from cudnn_rnn_tf.contrib import rnn_cell
-from cudnn_rnn_tf.contrib.cells import (
-    CudnnCompatibleGRUCell,
-    CudnnCompatibleLSTMCell,
-    GRUBlockCell,
-    GRUBlockCellV2,
-    LSTMBlockCell,
-)
+from cudnn_rnn_tf.contrib.cells import GRUBlockCell, GRUBlockCellV2, LSTMBlockCell
 
 # ruff: noqa: F403, F405 - The module lists its public names.
 from cudnn_rnn_tf.contrib.rnn_cell import *
@@ -41,7 +35,6 @@ __all__ = [
 __all__ += rnn_cell.__all__
 
 _v1 = tf.compat.v1
-_WITHOUT_OPTIONS = (GRUBlockCell, GRUBlockCellV2, CudnnCompatibleLSTMCell, CudnnCompatibleGRUCell)
 static_bidirectional_rnn = _v1.nn.static_bidirectional_rnn
 static_rnn = _v1.nn.static_rnn
 static_state_saving_rnn = _v1.nn.static_state_saving_rnn
@@ -163,12 +156,13 @@ def dynamic_rnn(
 ) -> tuple[tf.Tensor, Any]:
     """Runs a cell over sequences, as `tf.compat.v1.nn.dynamic_rnn` does: fused, where it can.
 
-    Fused run `BasicLSTMCell`, `LSTMCell`, `LSTMBlockCell`, `GRUCell`, the `GRUBlockCell`s, the
-    cells of `contrib` and `BasicRNNCell` with their own activations (`BasicRNNCell` also with
-    ReLU), without clipping, and with peepholes or a projection, but not both; `MultiRNNCell` of
-    them; `DropoutWrapper` without `state_keep_prob` and `variational_recurrent`, `ResidualWrapper`
-    without a function, and `DeviceWrapper`. TensorFlow's loop runs all else. A cell makes its own
-    variables, so that their names are those of the loop.
+    Fused run `BasicLSTMCell`, `LSTMCell`, `LSTMBlockCell`, `GRUCell`, the `GRUBlockCell`s and
+    `BasicRNNCell` with their own activations (`BasicRNNCell` also with ReLU), without clipping, and
+    with peepholes or a projection, but not both; `MultiRNNCell` of them; `DropoutWrapper` without
+    `state_keep_prob` and `variational_recurrent`, `ResidualWrapper` without a function, and
+    `DeviceWrapper`. TensorFlow's loop runs all else, in its own operations alone, such as the
+    `CudnnCompatible…` cells. A cell makes its own variables, so that their names are those of the
+    loop.
 
     Args:
         cell: of `cudnn_rnn_tf.contrib.rnn`, or any other.
@@ -227,7 +221,8 @@ def _is_typed(inputs: Any, initial_state: Any, dtype: Any) -> bool:
         return False
     if inputs.shape.as_list()[2] is None:
         return False
-    types = {tf.convert_to_tensor(state).dtype for state in tf.nest.flatten(initial_state or ())}
+    states = [] if initial_state is None else tf.nest.flatten(initial_state)
+    types = {tf.convert_to_tensor(state).dtype for state in states}
     return types | ({tf.as_dtype(dtype)} if dtype else set()) == {inputs.dtype}
 
 
@@ -252,7 +247,8 @@ def _is_covered(cell: Any) -> bool:
         return cell._state_is_tuple and _activation(cell) == "tanh"
     if kind is BasicRNNCell:
         return _activation(cell) in ("tanh", "relu")
-    return kind in _WITHOUT_OPTIONS or (kind is GRUCell and _activation(cell) == "tanh")
+    is_block = kind in (GRUBlockCell, GRUBlockCellV2)
+    return is_block or (kind is GRUCell and _activation(cell) == "tanh")
 
 
 def _keeps_all(keep_prob: Any) -> bool:
@@ -308,7 +304,7 @@ def _run_layer(
         num_layers=1,
         num_units=cell._num_units,
         input_size=input_size,
-        bias_mode="single_input" if layer.recurrent_bias is None else "double",
+        bias_mode="single_input",
         num_proj=0 if layer.projection is None else cell.output_size,
     )
     layer_axis = 0 if time_major else 1
@@ -329,15 +325,9 @@ def _run_layer(
 def _weights(cell: Any, input_size: int) -> tuple[str, PseudoLayer]:
     """Returns the mode of a cell, and its weights."""
     kernel, bias, *others = [tf.convert_to_tensor(variable) for variable in cell.variables]
-    recurrent_bias = projection = vectors = None
+    projection = vectors = None
     if isinstance(cell, BasicRNNCell):
         mode = f"rnn_{_activation(cell)}"
-    elif isinstance(cell, CudnnCompatibleGRUCell):
-        mode = constants.CUDNN_GRU
-        of_inputs, own_bias, of_h, own_recurrent_bias = others
-        kernel = tf.concat([kernel, tf.concat([of_inputs, of_h], axis=0)], axis=1)
-        recurrent_bias = tf.concat([tf.zeros_like(bias), own_recurrent_bias], axis=0)
-        bias = tf.concat([bias, own_bias], axis=0)
     elif isinstance(cell, (GRUCell, GRUBlockCell)):
         mode = constants.GRU_RESET_BEFORE
         kernel, bias = tf.concat([kernel, others[0]], 1), tf.concat([bias, others[1]], 0)
@@ -354,7 +344,7 @@ def _weights(cell: Any, input_size: int) -> tuple[str, PseudoLayer]:
             projection = tf.transpose(cell._proj_kernel)
     rows = tf.transpose(kernel)
     sides = (rows[:, :input_size], rows[:, input_size:])
-    return mode, PseudoLayer(*sides, bias, recurrent_bias, projection, vectors)
+    return mode, PseudoLayer(*sides, bias, projection=projection, vectors=vectors)
 
 
 def _lengths(inputs: tf.Tensor, sequence_length: Any, time_major: bool) -> tf.Tensor | None:
