@@ -68,7 +68,7 @@ def with_gradients(layer: keras.layers.Layer, **arguments: Any) -> Callable[...,
 
 
 @pytest.mark.parametrize(
-    "case", random_configs.mostly_slow(CASES + RECURRENT_CASES, 40, one_of=2), ids=str
+    "case", random_configs.mostly_slow(CASES + RECURRENT_CASES, 40, one_of=4), ids=str
 )
 def test_ops_agree_with_the_reference(case):
     """Both passes are compiled in one function."""
@@ -79,7 +79,7 @@ def test_ops_agree_with_the_reference(case):
     assert not random_configs.beyond_tolerance(case, results, expected, dtype, rounds_factors)
 
 
-@pytest.mark.parametrize("case", random_configs.mostly_slow(SINGLE_STEPS, 30, one_of=2), ids=str)
+@pytest.mark.parametrize("case", random_configs.mostly_slow(SINGLE_STEPS, 30, one_of=4), ids=str)
 def test_single_steps_agree_with_the_reference(case):
     """XLA has operations of its own for these."""
     dtype = DTYPES[case.index // 2 % len(DTYPES)]
