@@ -116,45 +116,27 @@ def test_keras_file(mode, tmp_path):
 # Errors.
 
 
-def zeros(count: int, *shape: int) -> list[np.ndarray]:
-    return [np.zeros(shape)] * count
-
-
 @with_modes
-def test_wrong_counts(mode):
-    count = NUM_CANONICAL[mode]
-    cell = CELLS[mode](NUM_UNITS)
-    cell.build((None, NUM_UNITS))
-    weights, biases = zeros(count, NUM_UNITS, NUM_UNITS), zeros(count, NUM_UNITS)
-    cell.set_canonical(weights, biases)
-    name = type(cell).__name__
-    with pytest.raises(ValueError, match=f"{count} canonical weights .* {name}, .* {count - 1}$"):
-        cell.set_canonical(weights[1:], biases)
-    with pytest.raises(ValueError, match=f"{count} canonical biases .* {name}, .* 0$"):
-        cell.set_canonical(weights, [])
-    cell = CELLS[mode](NUM_UNITS, use_bias=False)
-    cell.build((None, NUM_UNITS))
-    with pytest.raises(ValueError, match=f"0 canonical biases .* {name}, .* {count}$"):
-        cell.set_canonical(weights, biases)
+def test_wrong_weights(mode):
+    kind, count = CELLS[mode], NUM_CANONICAL[mode]
+    weights, biases = [np.zeros((NUM_UNITS, NUM_UNITS))] * count, [np.zeros(NUM_UNITS)] * count
 
+    def built(size: int = NUM_UNITS, **options: bool):
+        cell = kind(NUM_UNITS, **options)
+        cell.build((None, size))
+        return cell
 
-@with_modes
-def test_wrong_shapes(mode):
-    count = NUM_CANONICAL[mode]
-    cell = CELLS[mode](NUM_UNITS)
-    cell.build((None, INPUT_SIZE))
-    square, biases = zeros(count, NUM_UNITS, NUM_UNITS), zeros(count, NUM_UNITS)
-    with pytest.raises(ValueError, match="shape"):
-        cell.set_canonical(square, biases)
-
-
-@with_modes
-def test_must_be_built(mode):
-    count = NUM_CANONICAL[mode]
-    with pytest.raises(ValueError, match="expecting 0 weights"):
-        CELLS[mode](NUM_UNITS).set_canonical(
-            zeros(count, NUM_UNITS, NUM_UNITS), zeros(count, NUM_UNITS)
-        )
+    built().set_canonical(weights, biases)
+    name = kind.__name__
+    for cell, given, message in (
+        (built(), (weights[1:], biases), f"{count} canonical weights .* {name}, .* {count - 1}$"),
+        (built(), (weights, []), f"{count} canonical biases .* {name}, .* 0$"),
+        (built(use_bias=False), (weights, biases), f"0 canonical biases .* {name}, .* {count}$"),
+        (built(INPUT_SIZE), (weights, biases), "shape"),
+        (kind(NUM_UNITS), (weights, biases), "expecting 0 weights"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            cell.set_canonical(*given)
 
 
 def test_reset_gate_must_act_after_the_product():
