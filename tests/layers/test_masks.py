@@ -17,36 +17,6 @@ from cudnn_rnn_tf.ops.op_library import raw_ops
 
 
 @pytest.mark.parametrize("go_backwards", [False, True])
-@pytest.mark.parametrize("time_major", [False, True])
-def test_the_last_output_is_that_of_the_last_valid_step(time_major, go_backwards):
-    mask = np.array([[0, 1, 0, 1, 0], [0, 0, 0, 1, 1], [1, 1, 0, 0, 0]], bool)
-    options = {"go_backwards": go_backwards, "time_major": time_major}
-    layer = make("lstm", return_sequences=False, **options)
-    inputs = swapped(normal(3, 5, 4), time_major)
-    randomize(layer, inputs.shape)
-    last = layer(inputs, mask=swapped(mask, time_major))
-    for b in range(3):
-        read = swapped(inputs, time_major)[b : b + 1, mask[b]]
-        alone = layer(swapped(read, time_major))
-        np.testing.assert_allclose(last[b], alone[0], rtol=1e-5, atol=1e-6)
-
-
-def test_a_stateful_layer_goes_on_from_the_last_valid_step():
-    mask = np.array([[0, 1, 1, 0], [0, 0, 0, 0]], bool)
-    layer = make("gru", stateful=True)
-    inputs = normal(2, 4, 3)
-    randomize(layer, inputs.shape)
-    for _ in range(2):
-        layer(inputs, mask=mask)
-    expected = make("gru", return_state=True)
-    expected.build((1, None, 3))
-    expected.kernel.assign(layer.kernel)
-    _, state = expected(np.concatenate([inputs[:1, 1:3]] * 2, axis=1))
-    np.testing.assert_allclose(layer.states[0][:1], state, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(layer.states[0][1], np.zeros((1, 3)))
-
-
-@pytest.mark.parametrize("go_backwards", [False, True])
 def test_a_ragged_mask_may_have_holes(go_backwards):
     layer = make("lstm", go_backwards=go_backwards)
     rows = [normal(4, 3, seed=1), normal(2, 3, seed=2)]
@@ -74,16 +44,6 @@ LAYERS = [
     ),
 ]
 MASK = np.array([[True, False, True, True], [False, True, True, False], [True] * 4])
-
-
-@pytest.mark.parametrize("make_layer", LAYERS)
-def test_shapes_of_masks_that_are_taken(make_layer):
-    layer, inputs = make_layer(), normal(3, 4, 5)
-    expected = layer(inputs, mask=tf.constant(MASK))
-    for mask in (MASK.tolist(), MASK[:, :, np.newaxis], MASK.astype("float32"), list(MASK)):
-        np.testing.assert_array_equal(layer(inputs, mask=mask), expected)
-    shared = layer(inputs, mask=MASK[:1])
-    np.testing.assert_array_equal(shared, layer(inputs, mask=np.repeat(MASK[:1], 3, axis=0)))
 
 
 @pytest.mark.parametrize("make_layer", LAYERS)
