@@ -1,0 +1,361 @@
+// What kernels of single steps share: the places of a unit's numbers, what its
+// cell reads and where it writes.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STEP_PLACES_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STEP_PLACES_CUH_
+
+#include "cell_functions.cuh"
+#include "elementwise.cuh"
+#include "scales.cuh"
+#include "sequences.cuh"
+
+using cudnn_rnn_tf::persistent::BackwardArguments;
+using cudnn_rnn_tf::persistent::ForwardArguments;
+using cudnn_rnn_tf::persistent::StepBuffers;
+
+namespace {
+
+// These load and store a number of an array of the network's type.
+Sum LoadItem(const void* items, Index at) {
+  return ToFloat(static_cast<const Item*>(items)[at]);
+}
+void StoreItem(void* items, Index at, Sum value) {
+  static_cast<Item*>(items)[at] = FromFloat(value);
+}
+
+// Returns a number as a gate's matrix reads it.
+Sum Masked(const StepBuffers& steps, unsigned char mask, int gate, Sum value) {
+  const Sum scale = 1.0f / (1.0f - static_cast<Sum>(steps.rate));
+  return mask >> gate & 1 ? value * scale : 0.0f;
+}
+
+// The unit of a sequence, in one direction, that is number i of [D, B, H]. The
+// host makes sure that the numbers of [D, G, B, H] can be counted in an int.
+struct Place {
+  const StepBuffers& steps;
+  int batch, i, direction, b, unit;
+
+  Place(const StepBuffers& steps, int batch, Index number)
+      : steps(steps),
+        batch(batch),
+        i(static_cast<int>(number)),
+        direction(i / steps.units / batch),
+        b(i / steps.units % batch),
+        unit(i % steps.units) {}
+
+  static int Count(const StepBuffers& steps, int batch) {
+    return steps.directions * batch * steps.units;
+  }
+  // Its number of those that all gates have whose matrices read h.
+  int OfGate(int gate) const {
+    return direction * CellType::kGatesOfH * batch * steps.units +
+           gate * steps.gate_stride + b * steps.sequence_stride + unit;
+  }
+  // Its number of [D, B, P], if it is one of the projected units.
+  int OfOutput() const {
+    return (direction * batch + b) * steps.outputs + unit;
+  }
+  // The power of a row of the recurrent matrices.
+  float RowPower(int gate) const {
+    return steps
+        .row_powers[(direction * CellType::kGatesOfH + gate) * steps.units +
+                    unit];
+  }
+  float& SequencePower() const {
+    return steps.sequence_powers[direction * batch + b];
+  }
+  // That of the h that a step's products read. Without bounds of their own are
+  // only the first h, and a GRU's, which may be as large as its first.
+  float PowerOfH(int step) const {
+    return CellType::kReadsH || step == 0 ? SequencePower() : 1.0f;
+  }
+  void StoreHalf(int at, float value, float power) const {
+    static_cast<Half*>(steps.operands)[at] = ToHalf(ScaleOf(power) * value);
+  }
+  // Stores h where the products of a step read it.
+  void StoreOperand(Sum h, int step) const {
+    if (steps.row_powers != nullptr) {
+      StoreHalf(i, h, PowerOfH(step));
+    } else if (steps.projected != nullptr) {
+      StoreItem(steps.projected, OfOutput(), h);
+    } else if (steps.masks == nullptr) {
+      StoreItem(steps.operands, i, h);
+    } else {
+      const unsigned char mask = steps.masks[i];
+#pragma unroll
+      for (int gate = 0; gate < CellType::kGatesOfH; ++gate) {
+        StoreItem(steps.operands, OfGate(gate), Masked(steps, mask, gate, h));
+      }
+    }
+  }
+};
+
+// Such a unit in a pass.
+template <typename Arguments>
+struct Own : Place {
+  const Arguments& all;
+  decltype((all.direction[0])) my;
+  const Sequence sequence;
+  const Index state;  // The place of its first h and of its last.
+
+  Own(const Arguments& all, const StepBuffers& steps, Index i)
+      : Place(steps, all.sequences.batch, i),
+        all(all),
+        my(all.direction[direction]),
+        sequence(all.sequences, b),
+        state(b * all.state_stride + unit) {}
+
+  bool IsPadding(int step) const { return step >= sequence.length; }
+  bool IsLast(int step) const { return step + 1 == sequence.length; }
+  // The row of a step. Past the sequence's end, both directions go forward.
+  Index RowAt(int step) const {
+    return sequence.RowAt(all.sequences, step,
+                          direction == 1 && !IsPadding(step));
+  }
+  bool StartsAnew(int step) const {
+    return step >= 0 && !IsPadding(step) &&
+           ::StartsAnew(all.sequences, step, RowAt(step), direction == 1);
+  }
+  Item* GatesAt(Index row) const {
+    return static_cast<Item*>(my.gates) + row * kSlots * steps.units + unit;
+  }
+  Functions functions() const {
+    Functions functions = {steps.clip};
+    functions.ReadVectors(my.vectors, steps.units, unit);
+    return functions;
+  }
+  // The sums of its sequence's gradients in the slots.
+  Sum* BiasSums() const {
+    return reinterpret_cast<Sum*>(my.bias_sums) +
+           static_cast<Index>(b) * kSlots * steps.units + unit;
+  }
+  // This stands for a number where a step has none.
+  Sum Padding() const { return sequence.is_invalid ? InvalidValue() : 0.0f; }
+};
+
+// Adds to `inputs` what is added to the product of a gate: its input's product,
+// which `gates` holds, and its biases. `of_step` is the step's row.
+void AddInput(const Own<ForwardArguments>& at, const Item* gates, int gate,
+              Index of_step, Sum* inputs) {
+  const int of_gate = gate * at.steps.units + at.unit;
+  if (at.my.recurrent_bias != nullptr) {
+    inputs[CellType::RecurrentSlot(gate)] +=
+        LoadItem(at.my.recurrent_bias, of_gate);
+  }
+  Sum input = ToFloat(gates[gate * at.steps.units]);
+  if (at.steps.step_powers != nullptr) {
+    const int row = at.direction * kGates * at.steps.units + of_gate;
+    input = Unscaled(input, at.steps.input_row_powers[row],
+                     at.steps.step_powers[of_step]);
+  }
+  if (at.my.input_bias != nullptr) {
+    input += LoadItem(at.my.input_bias, of_gate);
+  }
+  inputs[gate] += input;
+}
+
+// Sets what the gates read in a step, but those that a reset needs first.
+void ReadGates(const Own<ForwardArguments>& at, int step, Sum* z) {
+  const Index row = at.RowAt(step);
+  const StepBuffers& steps = at.steps;
+  const bool is_anew = at.StartsAnew(step);
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot) z[slot] = 0.0f;
+#pragma unroll
+  for (int gate = 0; gate < kGates; ++gate) {
+    if (CellType::IsOfReset(gate)) continue;
+    AddInput(at, at.GatesAt(row), gate, row, z);
+    if (is_anew) continue;
+    Sum product = gate < CellType::kGatesOfH
+                      ? static_cast<const Sum*>(steps.products)[at.OfGate(gate)]
+                      : static_cast<const Sum*>(steps.candidate_products)[at.i];
+    if (steps.row_powers != nullptr) {
+      product = Unscaled(product, at.RowPower(gate), at.PowerOfH(step));
+    }
+    z[CellType::RecurrentSlot(gate)] += product;
+  }
+}
+
+// Sets the states before a step or, of step -1, the first ones.
+void ReadStates(const Own<ForwardArguments>& at, int step, Sum* h, Sum* c) {
+  if (step >= 0) {
+    const Sum carried = at.StartsAnew(step)
+                            ? 0.0f
+                            : static_cast<const Sum*>(at.steps.carried)[at.i];
+    if constexpr (CellType::kHasC) *c = carried;
+    if constexpr (CellType::kReadsH) *h = carried;
+    return;
+  }
+  if (at.unit < at.steps.outputs) *h = LoadItem(at.my.first_h, at.state);
+  if constexpr (CellType::kHasC) {
+    *c = LoadItem(at.my.first_c, at.b * at.steps.cell_stride + at.unit);
+  }
+  if (at.sequence.is_invalid) *h = *c = InvalidValue();
+}
+
+// Stores what stands for a step in the padding.
+void StorePadding(const Own<ForwardArguments>& at, int step) {
+  const Index row = at.RowAt(step);
+  const bool is_training = at.my.previous_h != nullptr;
+  if (at.unit < at.steps.outputs) {
+    StoreItem(at.my.output, row * at.all.output_stride + at.unit, at.Padding());
+    if (is_training) {
+      StoreItem(at.my.previous_h, row * at.steps.outputs + at.unit, 0.0f);
+    }
+  }
+  if (is_training && at.steps.projected != nullptr) {
+    StoreItem(at.my.unprojected, row * at.steps.units + at.unit, 0.0f);
+  }
+}
+
+// Stores the results of a step's cell, and what the backward pass reads.
+void StoreCell(const Own<ForwardArguments>& at, int step, Sum h, Sum c,
+               const Sum* kept) {
+  const auto& my = at.my;
+  const int units = at.steps.units;
+  const bool projects = at.steps.projected != nullptr;
+  const Index row = at.RowAt(step);
+  if (projects) {
+    StoreItem(at.steps.operands, at.i, h);
+  } else {
+    StoreItem(my.output, row * at.all.output_stride + at.unit, h);
+  }
+  if (my.previous_h == nullptr) return;
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot) {
+    if (CellType::IsOfReset(slot)) continue;
+    at.GatesAt(row)[slot * units] = FromFloat(kept[slot]);
+  }
+  if constexpr (CellType::kHasC) {
+    reinterpret_cast<Sum*>(my.cells)[row * units + at.unit] = c;
+  }
+  if (projects) StoreItem(my.unprojected, row * units + at.unit, h);
+}
+
+// Hands the states after a step to the next one, or returns the last ones.
+void StoreStates(const Own<ForwardArguments>& at, int step, Sum h, Sum c) {
+  const auto& my = at.my;
+  const bool is_last = at.IsLast(step);
+  [[maybe_unused]] Sum& carried = static_cast<Sum*>(at.steps.carried)[at.i];
+  if constexpr (CellType::kHasC) {
+    carried = c;
+    if (is_last) {
+      StoreItem(my.last_c, at.b * at.steps.cell_stride + at.unit, c);
+    }
+  }
+  if constexpr (CellType::kReadsH) carried = h;
+  // What follows is for h after its projection, which is not known yet.
+  const bool projects = at.steps.projected != nullptr;
+  if (at.unit >= at.steps.outputs || (projects && step >= 0)) return;
+  if (is_last) {
+    StoreItem(my.last_h, at.state, h);
+    return;
+  }
+  at.StoreOperand(h, step + 1);
+  if (my.previous_h != nullptr) {
+    StoreItem(my.previous_h, at.RowAt(step + 1) * at.steps.outputs + at.unit,
+              at.StartsAnew(step + 1) ? 0.0f : h);
+  }
+}
+
+// Stores the gradients of the first c and, unless it is projected, of the first
+// h. A sequence without steps adds nothing to its sums.
+void StoreFirstGradients(const Own<BackwardArguments>& at, Sum dh, Sum dc) {
+  if (at.steps.projected == nullptr) {
+    StoreItem(at.my.first_h_backprop, at.state, dh);
+  }
+  if constexpr (CellType::kHasC) {
+    StoreItem(at.my.first_c_backprop, at.b * at.steps.cell_stride + at.unit,
+              dc);
+  }
+  if (!at.IsLast(-1)) return;
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot) {
+    at.BiasSums()[slot * at.steps.units] = at.Padding();
+  }
+}
+
+// Sets the gradients of h and c after a step that come from the step after it.
+void ReadGradients(const Own<BackwardArguments>& at, int step, Sum* dh,
+                   Sum* dc) {
+  const StepBuffers& steps = at.steps;
+  const Sum* const products = static_cast<const Sum*>(steps.products);
+  const bool projects = steps.projected != nullptr;
+  // After a sequence's last step, there are no products yet.
+  const bool is_last = at.IsLast(step);
+  [[maybe_unused]] const Sum* const carry =
+      static_cast<const Sum*>(steps.carried) + at.i;
+  *dh = *dc = 0.0f;
+  if constexpr (CellType::kHasC) {
+    *dc = is_last ? LoadItem(at.my.last_c_backprop,
+                             at.b * steps.cell_stride + at.unit)
+                  : *carry;
+  }
+  if constexpr (CellType::kReadsH) {
+    if (!is_last) *dh = *carry;
+  }
+  if (!projects && is_last) {
+    *dh = LoadItem(at.my.last_h_backprop, at.state);
+  } else if (steps.masks == nullptr) {
+    if (!projects || step >= 0) {
+      *dh += steps.row_powers != nullptr
+                 ? Unscaled(products[at.i], at.SequencePower(), 1.0f)
+                 : products[at.i];
+    }
+  } else {
+#pragma unroll
+    for (int gate = 0; gate < CellType::kGatesOfH; ++gate) {
+      *dh += Masked(steps, steps.masks[at.i], gate, products[at.OfGate(gate)]);
+    }
+  }
+  if (at.sequence.is_invalid) *dh = *dc = InvalidValue();
+}
+
+// Returns an LSTM's c before a step.
+Sum CellBefore(const Own<BackwardArguments>& at, int step) {
+  if (at.StartsAnew(step)) return 0.0f;
+  if (step > 0) {
+    return reinterpret_cast<const Sum*>(
+        at.my.cells)[at.RowAt(step - 1) * at.steps.units + at.unit];
+  }
+  return LoadItem(at.my.first_c, at.b * at.steps.cell_stride + at.unit);
+}
+
+}  // namespace
+
+// Draws the masks of a layer. They are those of a [gates of all layers, B, H]
+// array, of which the layer's first gate is `first_gate`; `layer` is the number
+// that the generator has for this array.
+extern "C" __global__ void draw_masks(StepBuffers steps, int batch,
+                                      Index first_gate, int layer,
+                                      const unsigned long long* seed) {
+  const Index count = Place::Count(steps, batch);
+  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+    const Place at(steps, batch, i);
+    int mask = 0;
+#pragma unroll
+    for (int gate = 0; gate < kGates; ++gate) {
+      const Index row =
+          (first_gate + at.direction * kGates + gate) * batch + at.b;
+      const Index element = row * steps.units + at.unit;
+      if (!IsDropped(seed, layer, element, steps.threshold)) mask |= 1 << gate;
+    }
+    steps.masks[i] = static_cast<unsigned char>(mask);
+  }
+}
+
+// Masks the states before each step, [rows, H], as a gate's recurrent matrix
+// has read them.
+extern "C" __global__ void mask_states(Sequences all, StepBuffers steps,
+                                       int direction, int gate,
+                                       const Item* previous_h, Item* to) {
+  const Index rows = static_cast<Index>(all.batch) * all.steps;
+  for (Index i = FirstIndex(); i < rows * steps.units; i += IndexStep()) {
+    const Index sequence = static_cast<Index>(direction) * all.batch +
+                           StepOfRow(all, i / steps.units).b;
+    const unsigned char mask =
+        steps.masks[sequence * steps.units + i % steps.units];
+    to[i] = FromFloat(Masked(steps, mask, gate, ToFloat(previous_h[i])));
+  }
+}
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STEP_PLACES_CUH_
