@@ -25,7 +25,8 @@ class RnnConfig:
 
     Attributes:
         rnn_mode: "lstm", "gru", "gru_reset_before" (whose reset gate multiplies h before the
-            recurrent matrix does), "lstm_peephole" (whose gates see c), "rnn_tanh" or "rnn_relu".
+            recurrent matrix does), "lstm_peephole" (whose gates see c), "lstm_layer_norm",
+            "gru_layer_norm", "rnn_tanh" or "rnn_relu".
         num_layers: layers in the stack.
         num_units: units per layer and direction, H.
         input_size: size of the inputs' last dimension, I.
@@ -45,6 +46,7 @@ class RnnConfig:
             "keras_2_hard_sigmoid" (x / 5 + 1 / 2 within them); "" for the mode's own. At borders
             of a hard sigmoid, the slope is 0.
         recurrent_activation: likewise, what the gates of an LSTM or GRU pass through.
+        layer_norm_epsilon: of the modes with layer normalization, what is added to variances.
 
     Raises:
         TypeError: if a number is of the wrong type.
@@ -64,6 +66,7 @@ class RnnConfig:
     recurrent_dropout: float = 0.0
     activation: str = ""
     recurrent_activation: str = ""
+    layer_norm_epsilon: float = 1e-12
 
     def __post_init__(self) -> None:
         checks: dict[Any, Callable[[str, Any], Any]]
@@ -98,6 +101,11 @@ class RnnConfig:
     @property
     def is_lstm(self) -> bool:
         return self.layout.has_c
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the sums are normalized over the units."""
+        return self.rnn_mode in (constants.LSTM_LAYER_NORM, constants.GRU_LAYER_NORM)
 
     @property
     def canonical_names(self) -> list[str]:

@@ -14,7 +14,9 @@ __all__ = [
     "CUDNN_RNN_TANH",
     "CUDNN_RNN_TANH_PARAMS_PER_LAYER",
     "CUDNN_RNN_UNIDIRECTION",
+    "GRU_LAYER_NORM",
     "GRU_RESET_BEFORE",
+    "LSTM_LAYER_NORM",
     "LSTM_PEEPHOLE",
 ]
 
@@ -24,6 +26,9 @@ CUDNN_GRU = "gru"
 GRU_RESET_BEFORE = "gru_reset_before"
 # The LSTM whose gates see the cell state, which cuDNN does not have.
 LSTM_PEEPHOLE = "lstm_peephole"
+# The LSTM and the GRU whose sums are normalised over the units, which cuDNN does not have.
+LSTM_LAYER_NORM = "lstm_layer_norm"
+GRU_LAYER_NORM = "gru_layer_norm"
 CUDNN_RNN_RELU = "rnn_relu"
 CUDNN_RNN_TANH = "rnn_tanh"
 

@@ -74,7 +74,8 @@ struct RnnProblem {
   // float16 may take the place of TF32.
   bool has_bounded_floats() const {
     return dtype == RnnDataType::kFloat32 && spec.bounds_h() &&
-           !spec.resets_before() && !has_recurrent_dropout();
+           !spec.resets_before() && !spec.normalizes() &&
+           !has_recurrent_dropout();
   }
   bool has_recurrent_dropout() const {
     return is_training && spec.recurrent_dropout > 0.0f;

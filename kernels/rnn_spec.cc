@@ -29,7 +29,7 @@ constexpr std::array<CellKind, sizeof...(Cells)> MakeKinds(Row<Cells>... row) {
     row.kind.gates_of_h = Cells::kGatesOfH, row.kind.num_slots = Cells::kSlots,
     row.kind.resets_before = Cells::kResetsBefore,
     row.kind.has_c = Cells::kHasC, row.kind.reads_h = Cells::kReadsH,
-    row.kind.num_vectors = Cells::kVectors),
+    row.kind.num_vectors = Cells::kVectors, row.kind.num_norms = Cells::kNorms),
    ...);
   return {row.kind...};
 }
@@ -41,6 +41,14 @@ constexpr const char* kGruGates[] = {"reset_gate_", "update_gate_",
 constexpr const char* kOneGate[] = {""};
 // These are the names in checkpoints of TensorFlow 1.
 constexpr const char* kPeepholes[] = {"w_i_diag", "w_f_diag", "w_o_diag"};
+constexpr const char* kNormsOfLstm[] = {
+    "input_gate_gamma",  "input_gate_beta",      "forget_gate_gamma",
+    "forget_gate_beta",  "cell_candidate_gamma", "cell_candidate_beta",
+    "output_gate_gamma", "output_gate_beta",     "cell_state_gamma",
+    "cell_state_beta"};
+constexpr const char* kNormsOfGru[] = {"reset_gate_gamma",  "reset_gate_beta",
+                                       "update_gate_gamma", "update_gate_beta",
+                                       "candidate_gamma",   "candidate_beta"};
 
 // kernels/cells/activations.h knows these numbers.
 static_assert(static_cast<int>(Activation::kKeras2HardSigmoid) == 8);
@@ -57,7 +65,11 @@ constexpr auto kKinds = MakeKinds(
     Row<GruResetBefore>{{RnnMode::kGruResetBefore, "gru_reset_before",
                          "GruResetBefore", kGruGates, true, -1}},
     Row<LstmPeephole>{{RnnMode::kLstmPeephole, "lstm_peephole", "LstmPeephole",
-                       kLstmGates, false, -1, kPeepholes}});
+                       kLstmGates, false, -1, kPeepholes}},
+    Row<LstmLayerNorm>{{RnnMode::kLstmLayerNorm, "lstm_layer_norm",
+                        "LstmLayerNorm", kLstmGates, false, -1, kNormsOfLstm}},
+    Row<GruLayerNorm>{{RnnMode::kGruLayerNorm, "gru_layer_norm", "GruLayerNorm",
+                       kGruGates, true, -1, kNormsOfGru}});
 
 constexpr bool AreInOrder() {
   int count = 0;
@@ -185,6 +197,22 @@ std::string RnnSpec::Error() const {
   if (cell_clip > 0.0f && !is_lstm()) {
     return "cell_clip is for LSTMs only, but received " + Text(cell_clip) +
            " with rnn_mode '" + kind().name + "'";
+  }
+  if (normalizes() && (num_proj > 0 || cell_clip > 0.0f)) {
+    return "layer normalization takes no num_proj and no cell_clip, but "
+           "received num_proj " +
+           std::to_string(num_proj) + " and cell_clip " + Text(cell_clip);
+  }
+  if (!(layer_norm_epsilon >= std::numeric_limits<float>::min() &&
+        layer_norm_epsilon <= std::numeric_limits<float>::max())) {
+    return "layer_norm_epsilon must be a positive finite number, but "
+           "received " +
+           Text(layer_norm_epsilon);
+  }
+  if (layer_norm_epsilon != kLayerNormEpsilon && !normalizes()) {
+    return "layer_norm_epsilon is for layer-normalized LSTMs and GRUs only, "
+           "but received " +
+           Text(layer_norm_epsilon) + " with rnn_mode '" + kind().name + "'";
   }
   if (recurrent_activation != Activation::kOwn && num_gates() == 1) {
     return "recurrent_activation is for LSTMs and GRUs only, but received '" +

@@ -24,7 +24,7 @@ inline size_t SizeOf(RnnDataType dtype) {
 
 // kGruResetBefore is the GRU whose reset gate multiplies h before the recurrent
 // matrix does; that of kGru multiplies the product. In kLstmPeephole, gates see
-// c.
+// c. The last two normalise their sums, as kernels/cells/layer_norm.h says.
 enum class RnnMode {
   kLstm,
   kGru,
@@ -32,6 +32,8 @@ enum class RnnMode {
   kRnnRelu,
   kGruResetBefore,
   kLstmPeephole,
+  kLstmLayerNorm,
+  kGruLayerNorm,
   kCount
 };
 enum class InputMode { kLinear, kSkip };
@@ -103,8 +105,9 @@ inline bool BoundsH(RnnMode mode, Activation activation, Activation of_gates) {
            each != Activation::kElu;
   };
   // A GRU's h is a mean of two numbers only if a gate is at least 0.
-  const bool is_mean =
-      mode == RnnMode::kGru || mode == RnnMode::kGruResetBefore;
+  const bool is_mean = mode == RnnMode::kGru ||
+                       mode == RnnMode::kGruResetBefore ||
+                       mode == RnnMode::kGruLayerNorm;
   const bool is_signed =
       of_gates == Activation::kTanh || of_gates == Activation::kSoftsign;
   return mode != RnnMode::kRnnRelu && has_bound(activation) &&
@@ -122,7 +125,7 @@ struct CellKind {
   const char* const* vectors = nullptr;  // What they are called, if any.
   // The following are those of the type, which cells.h describes.
   int64_t num_gates = 0, joint_gates = 0, gates_of_h = 0, num_slots = 0,
-          num_vectors = 0;
+          num_vectors = 0, num_norms = 0;
   bool resets_before = false, has_c = false, reads_h = false;
 
   // Whether the recurrent side of the last gate has a slot after the gates.
@@ -151,10 +154,13 @@ struct RnnSpec {
   float recurrent_dropout = 0.0f;
   Activation activation = Activation::kOwn;            // Of a candidate and c.
   Activation recurrent_activation = Activation::kOwn;  // Of gates.
+  // What is added to variances, of cells that normalise.
+  float layer_norm_epsilon = kLayerNormEpsilon;
 
   const CellKind& kind() const { return KindOf(rnn_mode); }
   bool is_lstm() const { return kind().has_c; }
   bool resets_before() const { return kind().resets_before; }
+  bool normalizes() const { return kind().num_norms > 0; }
   bool has_own_activations() const {
     return activation == Activation::kOwn &&
            recurrent_activation == Activation::kOwn;
@@ -197,6 +203,8 @@ struct RnnSpec {
   // overflows, and a ParamLayout fits into the memory of any machine.
   std::string Error() const;
 
+  // That of tf.contrib.layers.layer_norm, which TensorFlow 1's cell calls.
+  static constexpr float kLayerNormEpsilon = 1e-12f;
   // The random counter of a dropout mask has 16 bits for the layer. The masks
   // of recurrent dropout have the last number, which no mask of outputs has,
   // however many layers a network has.
@@ -223,7 +231,7 @@ std::enable_if_t<std::is_same_v<std::decay_t<Spec>, RnnSpec>> VisitFields(
     Spec&& spec, const Visit& visit) {
   auto& [rnn_mode, num_layers, num_units, num_proj, input_size, input_mode,
          direction, bias_mode, dropout, cell_clip, recurrent_dropout,
-         activation, recurrent_activation] = spec;
+         activation, recurrent_activation, layer_norm_epsilon] = spec;
   visit("rnn_mode", AttrOf::kAllOps, rnn_mode);
   visit("num_layers", AttrOf::kAllOps, num_layers);
   visit("num_units", AttrOf::kAllOps, num_units);
@@ -237,6 +245,7 @@ std::enable_if_t<std::is_same_v<std::decay_t<Spec>, RnnSpec>> VisitFields(
   visit("recurrent_dropout", AttrOf::kPasses, recurrent_dropout);
   visit("activation", AttrOf::kPasses, activation);
   visit("recurrent_activation", AttrOf::kPasses, recurrent_activation);
+  visit("layer_norm_epsilon", AttrOf::kPasses, layer_norm_epsilon);
 }
 
 // Tells whether networks have the same parameters.

@@ -6,7 +6,8 @@
 #define CRNN_SPEC_ATTRS                                                    \
   Attr(                                                                    \
       "rnn_mode: {'lstm', 'gru', 'rnn_tanh', 'rnn_relu', "                 \
-      "'gru_reset_before', 'lstm_peephole'} = 'lstm'")                     \
+      "'gru_reset_before', 'lstm_peephole', 'lstm_layer_norm', "           \
+      "'gru_layer_norm'} = 'lstm'")                                        \
       .Attr("num_layers: int >= 1 = 1")                                    \
       .Attr("num_units: int >= 1")                                         \
       .Attr("num_proj: int >= 0 = 0")                                      \
@@ -27,6 +28,7 @@
       .Attr("recurrent_dropout: float = 0.0")         \
       .Attr("activation: string = ''")                \
       .Attr("recurrent_activation: string = ''")      \
+      .Attr("layer_norm_epsilon: float = 1e-12")      \
       .Attr("Tseed: list({int64}) >= 0 = [DT_INT64]") \
       .Attr("Tresets: list({bool}) >= 0 = []")
 

@@ -36,6 +36,8 @@ def make(rnn_mode: str, *args: Any, **kwargs: Any) -> Any:
         rnn_mode, kwargs["reset_after"] = "gru", False
     if rnn_mode == "lstm_peephole":
         rnn_mode, kwargs["use_peepholes"] = "lstm", True
+    if rnn_mode.endswith("_layer_norm"):
+        rnn_mode, kwargs["use_layer_norm"] = rnn_mode.removesuffix("_layer_norm"), True
     if not args and "num_layers" not in kwargs:
         args = (1, 3)
     return LAYERS[rnn_mode](*args, **kwargs)
@@ -65,6 +67,7 @@ def config_of(layer: Any) -> RnnConfig:
         num_proj=getattr(layer, "num_proj", None) or 0,
         dropout=layer.dropout,
         cell_clip=getattr(layer, "cell_clip", None) or 0.0,
+        layer_norm_epsilon=getattr(layer, "layer_norm_epsilon", 1e-12),
     )
 
 

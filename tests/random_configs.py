@@ -191,6 +191,27 @@ def with_recurrent_dropout(case: Case) -> Case:
     return dataclasses.replace(case, config=config, is_training=True)
 
 
+def layer_normalized(cases: Iterable[Case]) -> list[Case]:
+    """Returns those of LSTMs and GRUs, with layer normalization.
+
+    Of few units, two may be so near to each other that their gradients are mostly rounding errors.
+    """
+    others = {"num_proj": 0, "cell_clip": 0.0}
+    return [
+        dataclasses.replace(
+            case,
+            config=dataclasses.replace(
+                case.config,
+                rnn_mode=f"{case.config.rnn_mode}_layer_norm",
+                layer_norm_epsilon=(1e-12, 1e-3)[case.index % 2],
+                **others,
+            ),
+        )
+        for case in cases
+        if case.config.rnn_mode in ("lstm", "gru") and case.config.num_units >= 8
+    ]
+
+
 def with_resets(cases: Iterable[Case], every: int = 3) -> list[Case]:
     """Returns the cases, of which every `every`-th one has resets."""
     return [

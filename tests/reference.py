@@ -13,6 +13,10 @@ kernels. With input-side bias b_W and recurrent-side bias b_R:
           g = tanh(W_g x + b_Wg + r (R_g h + b_Rg)), h' = (1 - z) g + z h
     GRU that resets before the product
           g = tanh(W_g x + b_Wg + R_g (r h) + b_Rg), and the rest as above
+    LSTM and GRU with layer normalization: N(v) = gamma (v - mean(v)) / sqrt(var(v) + eps) + beta
+          over the units, each N with its own gamma and beta;
+          i = sigmoid(N_i(W_i x + ...)), f, g and o likewise, c' = N_c(f c + i g), h' = o tanh(c');
+          r and z likewise, g = tanh(N_g(W_g x + b_Wg + r (R_g h + b_Rg)))
     RNN   h' = act(W x + R h + b_W + b_R)
 
 Other activations may take the place of sigmoid, tanh and act.
@@ -33,7 +37,9 @@ import numpy as np
 
 NUM_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 NUM_GATES |= {"gru_reset_before": 3, "lstm_peephole": 4}
-LSTMS = ("lstm", "lstm_peephole")
+NUM_GATES |= {"lstm_layer_norm": 4, "gru_layer_norm": 3}
+LSTMS = ("lstm", "lstm_peephole", "lstm_layer_norm")
+NUM_VECTORS = {"lstm_peephole": 3, "lstm_layer_norm": 10, "gru_layer_norm": 6}
 
 
 # The opaque buffer.
@@ -56,8 +62,7 @@ def canonical_shapes(config: Any) -> tuple[list[tuple[int, ...]], list[tuple[int
             weights += [(units, out)] * gates
             if config.num_proj:
                 weights += [(out, units)]
-            if config.rnn_mode == "lstm_peephole":
-                weights += [(units,)] * 3
+            weights += [(units,)] * NUM_VECTORS.get(config.rnn_mode, 0)
             biases += (
                 [(units,)]
                 * gates
@@ -91,7 +96,8 @@ class PseudoLayer(NamedTuple):
     projection: np.ndarray | None  # [P, H]
     input_bias: np.ndarray  # [G * H], zeros if the bias mode has none.
     recurrent_bias: np.ndarray
-    peepholes: np.ndarray | None = None  # [3, H]: p_i, p_f, p_o.
+    # [3, H]: p_i, p_f, p_o. Or, of each norm, gamma and beta, in the order of gates; then c's.
+    vectors: np.ndarray | None = None
 
 
 def _pseudo_layers(
@@ -118,8 +124,8 @@ def _pseudo_layers(
                 recurrent_bias=stack(biases)
                 if config.bias_mode in ("single_recurrent", "double")
                 else zeros,
-                peepholes=np.stack([next(weights) for _ in range(3)])
-                if config.rnn_mode == "lstm_peephole"
+                vectors=np.stack([next(weights) for _ in range(NUM_VECTORS[config.rnn_mode])])
+                if config.rnn_mode in NUM_VECTORS
                 else None,
             )
 
@@ -135,8 +141,8 @@ def _canonical(
         weights += np.split(layer.recurrent_weights, gates)
         if layer.projection is not None:
             weights.append(layer.projection)
-        if layer.peepholes is not None:
-            weights += list(layer.peepholes)
+        if layer.vectors is not None:
+            weights += list(layer.vectors)
         if config.bias_mode in ("single_input", "double"):
             biases += np.split(layer.input_bias, gates)
         if config.bias_mode in ("single_recurrent", "double"):
@@ -274,6 +280,26 @@ def _clip(config: Any, c: np.ndarray) -> tuple[np.ndarray, Any, Any]:
     return np.clip(c, -clip, clip), np.abs(c) < clip, np.abs(np.abs(c) - clip)
 
 
+class _Norm:
+    """One row of gamma and beta at work: what it returned, and gradients back through it."""
+
+    def __init__(self, config: Any, vectors: np.ndarray, x: np.ndarray):
+        self.gamma = vectors[0]
+        centred = x - x.mean(-1, keepdims=True)
+        epsilon = float(np.float32(config.layer_norm_epsilon))
+        self.deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+        self.standard = centred / self.deviation
+        self.result = self.gamma * self.standard + vectors[1]
+
+    def backward(self, d: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Returns the gradient of x, and those of gamma and beta."""
+        d_vectors = [(d * self.standard).sum(0), d.sum(0)]
+        d = d * self.gamma
+        along = (d * self.standard).mean(-1, keepdims=True)
+        d = d - d.mean(-1, keepdims=True) - self.standard * along
+        return d / self.deviation, d_vectors
+
+
 def _step_forward(config: Any, p: PseudoLayer, mask, x, h, c) -> tuple[Any, Any, dict[str, Any]]:
     gates = NUM_GATES[config.rnn_mode]
     input_side = np.tile(x, gates) if p.input_weights is None else x @ p.input_weights.T
@@ -289,8 +315,27 @@ def _step_forward(config: Any, p: PseudoLayer, mask, x, h, c) -> tuple[Any, Any,
     gate = functools.partial(_activate, config, kept, "recurrent_activation", "sigmoid")
     own = "relu" if config.rnn_mode == "rnn_relu" else "tanh"
     act = functools.partial(_activate, config, kept, "activation", own)
+    if config.rnn_mode.endswith("_layer_norm"):
+        vectors = np.split(p.vectors, len(p.vectors) // 2)
+        is_lstm = config.rnn_mode in LSTMS
+        norms = [
+            _Norm(config, *each)
+            for each in zip(vectors, np.add(a, s)[: 4 if is_lstm else 2], strict=False)
+        ]
+        kept["norms"] = norms
+        if is_lstm:
+            (i, kept["slope_i"]), (f, kept["slope_f"]) = (gate(n.result) for n in norms[:2])
+            (g, kept["slope_g"]), (o, kept["slope_o"]) = act(norms[2].result), gate(norms[3].result)
+            norms.append(_Norm(config, vectors[4], f * c + i * g))
+            act_c, kept["slope_c"] = act(norms[4].result)
+            kept |= {"i": i, "f": f, "g": g, "o": o, "act_c": act_c}
+            return o * act_c, norms[4].result, kept
+        (r, kept["slope_r"]), (z, kept["slope_z"]) = (gate(n.result) for n in norms)
+        norms.append(_Norm(config, vectors[2], a[2] + r * s[2]))
+        g, kept["slope_g"] = act(norms[2].result)
+        return (1.0 - z) * g + z * h, None, kept | {"r": r, "z": z, "g": g, "s_g": s[2]}
     if config.rnn_mode in LSTMS:
-        peep_i, peep_f, peep_o = (0, 0, 0) if p.peepholes is None else p.peepholes
+        peep_i, peep_f, peep_o = (0, 0, 0) if p.vectors is None else p.vectors
         i, kept["slope_i"] = gate(a[0] + s[0] + peep_i * c)
         f, kept["slope_f"] = gate(a[1] + s[1] + peep_f * c)
         g, kept["slope_g"] = act(a[2] + s[2])
@@ -320,22 +365,42 @@ def _step_backward(config: Any, p: PseudoLayer, kept: dict[str, Any], dh, dc):
     """Returns the gradients for x, h, c and, as a PseudoLayer, for the parameters."""
     direct_dh = 0.0
     previous_dc = None
-    d_projection = d_peepholes = None
-    if config.rnn_mode in LSTMS:
+    d_projection = d_vectors = None
+    if config.rnn_mode == "lstm_layer_norm":
+        i, f, g, o = (kept[name] for name in "ifgo")
+        d_o = dh * kept["act_c"] * kept["slope_o"]
+        dc, of_c = kept["norms"][4].backward(dc + dh * o * kept["slope_c"])
+        d_gates = (dc * g * kept["slope_i"], dc * kept["c"] * kept["slope_f"])
+        d_gates += (dc * i * kept["slope_g"], d_o)
+        passed = [norm.backward(d) for norm, d in zip(kept["norms"], d_gates, strict=False)]
+        da = ds = np.concatenate([d for d, _ in passed], axis=-1)
+        d_vectors = np.stack([*sum((pair for _, pair in passed), []), *of_c])
+        previous_dc = dc * f
+    elif config.rnn_mode == "gru_layer_norm":
+        r, z, g = kept["r"], kept["z"], kept["g"]
+        of_r, of_z, of_g = kept["norms"]
+        dg, of_g = of_g.backward(dh * (1.0 - z) * kept["slope_g"])
+        dz, of_z = of_z.backward(dh * (kept["h"] - g) * kept["slope_z"])
+        dr, of_r = of_r.backward(dg * kept["s_g"] * kept["slope_r"])
+        da = np.concatenate([dr, dz, dg], axis=-1)
+        ds = np.concatenate([dr, dz, dg * r], axis=-1)
+        d_vectors = np.stack([*of_r, *of_z, *of_g])
+        direct_dh = dh * z
+    elif config.rnn_mode in LSTMS:
         i, f, g, o, act_c = (kept[name] for name in ("i", "f", "g", "o", "act_c"))
         dy = dh
         if p.projection is not None:
             d_projection = dh.T @ kept["y"]
             dy = dh @ p.projection
         d_o = dy * act_c * kept["slope_o"]
-        peep_i, peep_f, peep_o = (0, 0, 0) if p.peepholes is None else p.peepholes
+        peep_i, peep_f, peep_o = (0, 0, 0) if p.vectors is None else p.vectors
         dc = np.where(kept["inside"], dc + dy * o * kept["slope_c"] + d_o * peep_o, 0.0)
         d_i, d_f = dc * g * kept["slope_i"], dc * kept["c"] * kept["slope_f"]
         da = ds = np.concatenate([d_i, d_f, dc * i * kept["slope_g"], d_o], axis=-1)
         previous_dc = dc * f + d_i * peep_i + d_f * peep_f
-        if p.peepholes is not None:
+        if p.vectors is not None:
             terms = (d_i * kept["c"], d_f * kept["c"], d_o * kept["new_c"])
-            d_peepholes = np.stack([term.sum(axis=0) for term in terms])
+            d_vectors = np.stack([term.sum(axis=0) for term in terms])
     elif config.rnn_mode == "gru":
         r, z, g = kept["r"], kept["z"], kept["g"]
         dg = dh * (1.0 - z) * kept["slope_g"]
@@ -372,7 +437,7 @@ def _step_backward(config: Any, p: PseudoLayer, kept: dict[str, Any], dh, dc):
         projection=d_projection,
         input_bias=da.sum(0),
         recurrent_bias=ds.sum(0),
-        peepholes=d_peepholes,
+        vectors=d_vectors,
     )
     return dx, sum(d_read) + direct_dh, previous_dc, gradients
 

@@ -137,9 +137,10 @@ def _of_node(name: str, node: Any) -> Network:
 
 
 _OWN_TENSOR = re.compile(
-    r"(.*?)/?(?:\.ATTRIBUTES/)?layer_(\d+)_(forward|backward)_(\w*)(?:kernel|(?<=_diag))"
+    r"(.*?)/?(?:\.ATTRIBUTES/)?layer_(\d+)_(forward|backward)_(\w*)(?:kernel|(?<=_diag|gamma))"
 )
-_OWN_GATES = {"w_i_diag": "lstm_peephole", "forget_gate_": "lstm", "update_gate_": "gru"}
+_OWN_GATES = {"w_i_diag": "lstm_peephole", "cell_state_gamma": "lstm_layer_norm"}
+_OWN_GATES |= {"candidate_gamma": "gru_layer_norm", "forget_gate_": "lstm", "update_gate_": "gru"}
 # The mode of each of contrib's cells, and the number of gates in its kernel.
 _CONTRIB_MODES = {
     CELL_NAMES[constants.CUDNN_LSTM]: ("lstm", 4),
@@ -188,7 +189,8 @@ def _of_own_tensors(name: str, found: dict[str, Any]) -> Network:
     gates = found["gates"]
     mode = next((mode for gate, mode in _OWN_GATES.items() if gate in gates), "rnn")
     recurrent = next((gates[gate] for gate in gates if gate.endswith("recurrent_")), [None])
-    of_inputs = (g for g in gates if not g.endswith(("recurrent_", "projection_", "_diag")))
+    others = ("recurrent_", "projection_", "_diag", "_gamma")
+    of_inputs = (gate for gate in gates if not gate.endswith(others))
     inputs = next((gates[gate][1] for gate in of_inputs), None)
     return Network(
         name,

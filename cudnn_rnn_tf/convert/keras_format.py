@@ -137,7 +137,12 @@ def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
     """
     target = "keras.layers"
     network.check_layer(
-        layer, target, num_proj=None, cell_clip=None, use_peepholes=False, time_major=False
+        *(layer, target),
+        num_proj=None,
+        cell_clip=None,
+        use_peepholes=False,
+        use_layer_norm=False,
+        time_major=False,
     )
     network.check_layer(layer, target, **network.OWN_ACTIVATIONS)
     if layer.num_layers > 1:

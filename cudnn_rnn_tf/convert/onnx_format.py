@@ -154,6 +154,7 @@ def to_onnx(
         "ONNX",
         num_proj=None,
         cell_clip=None,
+        use_layer_norm=False,
         go_backwards=False,
         stateful=False,
         **network.OWN_ACTIVATIONS,

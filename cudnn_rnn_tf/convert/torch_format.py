@@ -139,6 +139,7 @@ def state_dict(layer: CudnnRNN) -> dict[str, np.ndarray]:
         *(layer, target),
         cell_clip=None,
         use_peepholes=False,
+        use_layer_norm=False,
         go_backwards=False,
         reset_after=True,
         **network.OWN_ACTIVATIONS,

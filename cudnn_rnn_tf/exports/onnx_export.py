@@ -167,7 +167,7 @@ def forward(
         )
     dtype = inputs.dtype
     others = (config.num_proj, config.cell_clip, config.activation, config.recurrent_activation)
-    if any(others) or dtype == tf.float64 or resets is not None:
+    if any(others) or config.normalizes or dtype == tf.float64 or resets is not None:
         return step_by_step.forward(
             config,
             inputs,

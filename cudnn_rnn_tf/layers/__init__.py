@@ -37,6 +37,14 @@ class _Gated(CudnnRNN):
 
     _own_arguments: dict[str, Any]
 
+    @property
+    def use_layer_norm(self) -> bool:
+        return self.rnn_mode in (constants.LSTM_LAYER_NORM, constants.GRU_LAYER_NORM)
+
+    @property
+    def layer_norm_epsilon(self) -> float:
+        return self._config.layer_norm_epsilon
+
     def _own_config(self) -> dict[str, Any]:
         return self._own_arguments
 
@@ -60,6 +68,12 @@ class CudnnLSTM(_Gated):
     `LSTMBlockFusedCell` with `use_peephole(s)`, ONNX's LSTM with P. cuDNN does not have them; this
     package's kernels run them on a GPU.
 
+    With layer normalization (Ba et al., "Layer Normalization", 2016), what each gate and c̃ is the
+    function of passes N(v) = γ∘(v − mean(v)) / √(var(v) + ε) + β first, over the units, and
+    c' = N(f∘c + i∘c̃), each with γ and β of its own: TensorFlow 1's `LayerNormBasicLSTMCell`, which
+    has `bias_mode="none"`. Others, such as Addons' and that of the paper, normalize W x and R h
+    apart. A GPU runs its steps one by one.
+
     Called on inputs [B, T, I], the layer returns outputs [B, T, D * P] of its type; with
     `return_state`, a tuple of them and of the final states h [B, L * D, P] and c [B, L * D, H].
     P is `num_proj`, or H without it; D is the number of directions. The arguments of calls, and
@@ -78,6 +92,12 @@ class CudnnLSTM(_Gated):
         peephole_initializer: of these vectors, each on its own (a row of an orthogonal matrix);
             None for `kernel_initializer`, as in TensorFlow 1. Regularizers and constraints leave
             them alone.
+        use_layer_norm: whether to normalize, without `num_proj`, `cell_clip` and `use_peepholes`.
+            The vectors [H] are called `…_input_gate_gamma`, `…_input_gate_beta`, likewise of
+            `forget_gate`, `cell_candidate`, `output_gate` and `cell_state`. γ begin as ones, β as
+            zeros; TensorFlow 1's `forget_bias` is a `forget_gate_beta`. Regularizers and
+            constraints leave them alone.
+        layer_norm_epsilon: ε, a normal float32; by default that of TensorFlow 1's cell.
 
     Raises:
         TypeError: if an argument is of the wrong type, or one of another package's layers.
@@ -111,6 +131,8 @@ class CudnnLSTM(_Gated):
         recurrent_activation: str = "sigmoid",
         use_peepholes: bool = False,
         peephole_initializer: Any = None,
+        use_layer_norm: bool = False,
+        layer_norm_epsilon: float = 1e-12,
         recurrent_initializer: Any = None,
         bias_mode: str = "double",
         return_sequences: bool = True,
@@ -133,9 +155,14 @@ class CudnnLSTM(_Gated):
             "cell_clip": cell_clip or 0.0,
             "activation": activation,
             "recurrent_activation": recurrent_activation,
+            "layer_norm_epsilon": layer_norm_epsilon,
         }
+        if use_peepholes and use_layer_norm:
+            raise ValueError("expected use_peepholes or use_layer_norm, but received both")
         if use_peepholes:
             self.rnn_mode = constants.LSTM_PEEPHOLE
+        elif use_layer_norm:
+            self.rnn_mode = constants.LSTM_LAYER_NORM
         super().__init__(**_for_all(locals()))
         self.peephole_initializer = keras.initializers.get(peephole_initializer)
 
@@ -154,6 +181,7 @@ class CudnnLSTM(_Gated):
     def get_config(self) -> dict[str, Any]:
         initializer = keras.initializers.serialize(self.peephole_initializer)
         own = {"use_peepholes": self.use_peepholes, "peephole_initializer": initializer}
+        own["use_layer_norm"] = self.use_layer_norm
         return without_later({**super().get_config(), **own})
 
 
@@ -167,6 +195,9 @@ class CudnnGRU(_Gated):
     `reset_after=False`, h̃ = tanh(W_h x + R_h (r∘h) + b_Wh + b_Rh): the GRU of Cho et al. (2014),
     Keras 2's and ONNX's default, which cuDNN does not have. A GPU runs its steps one by one.
 
+    With layer normalization, what r, z and h̃ are functions of passes N first, which `CudnnLSTM`
+    explains: h̃ = tanh(N(W_h x + r∘(R_h h + b_Rh) + b_Wh)). A GPU runs these steps one by one, too.
+
     Called on inputs [B, T, I], the layer returns outputs [B, T, D * H] of its type; with
     `return_state`, a tuple of them and of the final states [B, L * D, H]. D is the number of
     directions. The arguments of calls, and those of the constructor but for these, are those of
@@ -176,6 +207,10 @@ class CudnnGRU(_Gated):
         reset_after: whether the reset gate multiplies the product of the recurrent matrix, or h
             before it. The weights have the same shapes and names; if it is False, the candidate's
             two biases simply add up.
+        use_layer_norm: whether to normalize, with `reset_after=True`. The vectors [H] are called
+            `…_reset_gate_gamma`, `…_reset_gate_beta`, likewise of `update_gate` and `candidate`.
+            γ begin as ones, β as zeros. Regularizers and constraints leave them alone.
+        layer_norm_epsilon: ε, a normal float32; by default that of `CudnnLSTM`.
         activation: what h̃ passes through: "tanh", "sigmoid", "relu", "linear", "softsign",
             "elu", "hard_sigmoid" (Keras 3's) or "keras_2_hard_sigmoid". cuDNN has only the default.
         recurrent_activation: likewise, what the gates pass through.
@@ -209,6 +244,8 @@ class CudnnGRU(_Gated):
         reset_after: bool = True,
         activation: str = "tanh",
         recurrent_activation: str = "sigmoid",
+        use_layer_norm: bool = False,
+        layer_norm_epsilon: float = 1e-12,
         recurrent_initializer: Any = None,
         bias_mode: str = "double",
         return_sequences: bool = True,
@@ -226,20 +263,28 @@ class CudnnGRU(_Gated):
         recurrent_weight_dropout: float = 0.0,
         **kwargs: Any,
     ):
+        if use_layer_norm and not reset_after:
+            raise ValueError(
+                "use_layer_norm is for reset_after=True, but received reset_after=False"
+            )
         if not reset_after:
             self.rnn_mode = constants.GRU_RESET_BEFORE
+        elif use_layer_norm:
+            self.rnn_mode = constants.GRU_LAYER_NORM
         self._own_arguments = {
             "activation": activation,
             "recurrent_activation": recurrent_activation,
+            "layer_norm_epsilon": layer_norm_epsilon,
         }
         super().__init__(**_for_all(locals()))
 
     @property
     def reset_after(self) -> bool:
-        return self.rnn_mode == constants.CUDNN_GRU
+        return self.rnn_mode != constants.GRU_RESET_BEFORE
 
     def get_config(self) -> dict[str, Any]:
-        return without_later({**super().get_config(), "reset_after": self.reset_after})
+        own = {"reset_after": self.reset_after, "use_layer_norm": self.use_layer_norm}
+        return without_later({**super().get_config(), **own})
 
 
 @_with_shared_arguments

@@ -102,7 +102,11 @@ def make_initializer(
             zip(config.canonical_names, config.canonical_shapes, strict=True)
         ):
             is_vector = len(part_shape) == 1 and index < num_weights
-            if len(part_shape) == 1:
+            if name.endswith("_gamma"):
+                initializer = tf.ones
+            elif name.endswith("_beta"):
+                initializer = tf.zeros
+            elif len(part_shape) == 1:
                 initializer = vector_initializer if is_vector else bias_initializer
             elif name.endswith(("recurrent_kernel", "projection_kernel")):
                 initializer = recurrent_initializer

@@ -23,6 +23,7 @@ class ParamLayout:
         recurrent_dropout: float = 0.0,
         activation: str = "",
         recurrent_activation: str = "",
+        layer_norm_epsilon: float = 1e-12,
     ) -> None: ...
     @property
     def size(self) -> int: ...

@@ -179,6 +179,8 @@ def _run_pseudo_layer(
     steps: dict[str, Callable[..., list[tf.Tensor]]] = {
         constants.CUDNN_LSTM: _lstm_step,
         constants.LSTM_PEEPHOLE: _lstm_step,
+        constants.LSTM_LAYER_NORM: _lstm_step_normalized,
+        constants.GRU_LAYER_NORM: _gru_step_normalized,
         constants.CUDNN_GRU: _gru_step,
         constants.GRU_RESET_BEFORE: _gru_step_reset_before,
     }
@@ -333,6 +335,44 @@ def _split_recurrent_side(layer: PseudoLayer, row: int) -> tuple[PseudoLayer, Ps
         PseudoLayer(None, kernel[:row], None, None if bias is None else bias[:row]),
         PseudoLayer(None, kernel[row:], None, None if bias is None else bias[row:]),
     )
+
+
+def _normalized(config: RnnConfig, layer: PseudoLayer, number: int, sums: tf.Tensor) -> tf.Tensor:
+    """Returns sums [B, H] normalized by the norm of this number."""
+    centred = sums - tf.reduce_mean(sums, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
+    scale = tf.math.rsqrt(variance + config.layer_norm_epsilon)
+    return centred * scale * layer.vectors[2 * number] + layer.vectors[2 * number + 1]
+
+
+def _lstm_step_normalized(
+    config: RnnConfig,
+    layer: PseudoLayer,
+    masks: tf.Tensor | None,
+    input_side: tf.Tensor,
+    h: tf.Tensor,
+    c: tf.Tensor,
+) -> list[tf.Tensor]:
+    sums = tf.split(input_side + _recurrent_side(layer, masks, h), 4, axis=-1)
+    i, f, g, o = (_normalized(config, layer, *each) for each in enumerate(sums))
+    gate, activation = _activations(config)
+    c = _normalized(config, layer, 4, gate(f) * c + gate(i) * activation(g))
+    return [gate(o) * activation(c), c]
+
+
+def _gru_step_normalized(
+    config: RnnConfig,
+    layer: PseudoLayer,
+    masks: tf.Tensor | None,
+    input_side: tf.Tensor,
+    h: tf.Tensor,
+) -> list[tf.Tensor]:
+    x_r, x_z, x_n = tf.split(input_side, 3, axis=-1)
+    h_r, h_z, h_n = tf.split(_recurrent_side(layer, masks, h), 3, axis=-1)
+    gate, activation = _activations(config)
+    r = gate(_normalized(config, layer, 0, x_r + h_r))
+    z = gate(_normalized(config, layer, 1, x_z + h_z))
+    return [(1.0 - z) * activation(_normalized(config, layer, 2, x_n + r * h_n)) + z * h]
 
 
 def _rnn_step(

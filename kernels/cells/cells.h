@@ -37,6 +37,9 @@
 // the cell resets before, the product with the input is in the gate's own slot
 // of z, and that with h in the other one.
 //
+// A cell with kNorms > 0 is one of layer_norm.h, which has other functions.
+// Norm k has vectors 2 k, which multiplies, and 2 k + 1, which is added.
+//
 // If the cell resets before, the last gate's matrix does not read h but what
 // ResetForward puts into the slot after the gates, which needs no gate but the
 // first. ResetBackward computes the gradient of that gate's input.
@@ -62,7 +65,7 @@ struct CellShape {
   static constexpr bool kHasC = false;
   // Whether a step reads h besides by the recurrent matrices.
   static constexpr bool kReadsH = false;
-  static constexpr int kVectors = 0;
+  static constexpr int kVectors = 0, kNorms = 0;
 
   template <typename F, typename V>
   static void ResetForward(const F&, const V*, V, V*) {}
@@ -75,6 +78,7 @@ struct CellShape {
 #include "activations.h"
 #include "gru.h"
 #include "gru_reset_before.h"
+#include "layer_norm.h"
 #include "lstm.h"
 #include "lstm_peephole.h"
 #include "rnn.h"
@@ -82,7 +86,7 @@ struct CellShape {
 // In the order of RnnMode.
 template <typename... Cells>
 struct CellList {};
-using AllCells =
-    CellList<Lstm, Gru, RnnTanh, RnnRelu, GruResetBefore, LstmPeephole>;
+using AllCells = CellList<Lstm, Gru, RnnTanh, RnnRelu, GruResetBefore,
+                          LstmPeephole, LstmLayerNorm, GruLayerNorm>;
 
 #endif  // CUDNN_RNN_TF_KERNELS_CELLS_CELLS_H_

@@ -36,6 +36,7 @@ struct CpuNetwork<T>::BackwardLayer {
     // dz_stride]. A step writes rounded_dz[step % 2], and the next step reads
     // it.
     uint16_t* rounded_dz[2];
+    T* norms;  // [parts, norms + 1, H], of a cell that normalises.
   };
 
   int64_t index = 0;
@@ -51,7 +52,10 @@ struct CpuNetwork<T>::BackwardLayer {
   int64_t dz_stride = 0;
   // The masked states with recurrent dropout, [N, num_gates * P].
   T* masked[2] = {};
-  T* vectors[2] = {};            // [num_vectors, H]
+  T* vectors[2] = {};  // [num_vectors, H]
+  // Of a cell that normalises, each sequence's sum of the vectors' gradients,
+  // [B, num_vectors, H].
+  T* vector_sums[2] = {};
   RightMatrix<T> projection[2];  // [P, H]
   // Only with a projection: the gradient of its result, [N, P], and what was
   // projected, [N, H].

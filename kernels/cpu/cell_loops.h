@@ -20,7 +20,7 @@ namespace {
 // The functions of a vector's numbers that cells.h asks for.
 template <typename T>
 struct CellFunctions {
-  using V = Vector<T>;
+  using V = Register<T>;
   using Mask = decltype(V{} < V{});
   // Numbers that a gradient is multiplied by one after the other. The compiler
   // leaves out multiplications by 1.
@@ -71,7 +71,7 @@ struct CellFunctions {
 // The same, with the activations that a row names.
 template <typename T>
 struct ChosenFunctions : CellFunctions<T> {
-  using V = Vector<T>;
+  using V = Register<T>;
   int activation, recurrent_activation;
 
   V Linear(V x, double a, double b) const { return T(a) * x + T(b); }
@@ -97,6 +97,10 @@ struct ChosenFunctions : CellFunctions<T> {
   V GateSlope(V y) const { return SlopeOf(recurrent_activation, y); }
   V Slope(V y) const { return SlopeOf(activation, y); }
 };
+
+// Of a function that calls others for each vector. There are so many kinds of
+// cells that the compiler would not have inlined all.
+#define CRNN_INLINES_ALL __attribute__((flatten))
 
 // Returns the functions for a row and, at a vector's units, with their numbers.
 template <typename Functions, typename T>
@@ -137,23 +141,23 @@ struct Slots {
     }
   }
   template <typename Memory>
-  void Load(Memory memory, int64_t j, Vector<T>* to) const {
+  void Load(Memory memory, int64_t j, Register<T>* to) const {
     ForEach(j, [&](int slot, T* at) { to[slot] = memory.Load(at); });
   }
   template <typename Memory>
-  void Store(Memory memory, int64_t j, const Vector<T>* from) const {
+  void Store(Memory memory, int64_t j, const Register<T>* from) const {
     ForEach(j, [&](int slot, T* at) { memory.Store(at, from[slot]); });
   }
 };
 
 template <typename T, typename Cell, typename Functions>
-void CellForward(int64_t n, const CellRow<T>& given) {
+CRNN_INLINES_ALL void CellForward(int64_t n, const CellRow<T>& given) {
   // Stores of vectors might change any memory, but not a copy.
   const CellRow<T> row = given;
   const Slots<Cell, false, T> slots = {row};
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
     const auto functions = FunctionsAt<Cell, Functions>(row, memory, j);
-    Vector<T> z[Cell::kSlots], kept[Cell::kSlots], h = {}, c = {};
+    Register<T> z[Cell::kSlots], kept[Cell::kSlots], h = {}, c = {};
     slots.Load(memory, j, z);
     if constexpr (Cell::kSplitsGate) {
       z[Cell::kGates] += memory.Load(row.last_bias + j);
@@ -168,13 +172,13 @@ void CellForward(int64_t n, const CellRow<T>& given) {
 }
 
 template <typename T, typename Cell, typename Functions>
-void CellBackward(int64_t n, const CellRow<T>& given) {
+CRNN_INLINES_ALL void CellBackward(int64_t n, const CellRow<T>& given) {
   const CellRow<T> row = given;
   const Slots<Cell, false, T> slots = {row};
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
     const auto functions = FunctionsAt<Cell, Functions>(row, memory, j);
-    Vector<T> kept[Cell::kSlots], dz[Cell::kSlots];
-    Vector<T> h_before = {}, c = {}, c_before = {}, carry_h = {}, dc = {};
+    Register<T> kept[Cell::kSlots], dz[Cell::kSlots];
+    Register<T> h_before = {}, c = {}, c_before = {}, carry_h = {}, dc = {};
     slots.Load(memory, j, kept);
     if constexpr (Cell::kReadsH) h_before = memory.Load(row.h_before + j);
     if constexpr (Cell::kHasC) {
@@ -200,7 +204,7 @@ void CellResetForward(int64_t n, const CellRow<T>& given) {
   const auto functions = FunctionsOf<Functions>(row);
   const Slots<Cell, true, T> slots = {row};
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
-    Vector<T> z[Cell::kSlots] = {}, kept[Cell::kSlots] = {};
+    Register<T> z[Cell::kSlots] = {}, kept[Cell::kSlots] = {};
     slots.Load(memory, j, z);
     Cell::ResetForward(functions, z, memory.Load(row.h_before + j), kept);
     slots.Store(memory, j, kept);
@@ -212,8 +216,8 @@ void CellResetBackward(int64_t n, const CellRow<T>& given, const T* through) {
   const CellRow<T> row = given;
   const auto functions = FunctionsOf<Functions>(row);
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
-    const Vector<T> reset = memory.Load(row.gates + j);
-    Vector<T> dh = memory.Load(row.dh + j), dz = {};
+    const Register<T> reset = memory.Load(row.gates + j);
+    Register<T> dh = memory.Load(row.dh + j), dz = {};
     Cell::ResetBackward(functions, &reset, memory.Load(row.h_before + j),
                         memory.Load(through + j), &dh, &dz);
     memory.Store(row.dh + j, dh);
@@ -227,7 +231,7 @@ void CellAddVectors(int64_t n, const CellRow<T>& given, T* sums) {
   const auto functions = FunctionsOf<CellFunctions<T>>(row);
   const Slots<Cell, false, T> slots = {row};
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
-    Vector<T> dz[Cell::kSlots], of_step[Cell::kVectors + 1];
+    Register<T> dz[Cell::kSlots], of_step[Cell::kVectors + 1];
     slots.Load(memory, j, dz);
     Cell::VectorGradients(functions, dz, memory.Load(row.c + j),
                           memory.Load(row.c_before + j), of_step);
@@ -236,17 +240,6 @@ void CellAddVectors(int64_t n, const CellRow<T>& given, T* sums) {
       memory.Store(sum, memory.Load(sum) + of_step[i]);
     }
   });
-}
-
-// Returns the kernels of all cells, in the order of the list.
-template <typename T, typename Functions, typename... Cells>
-const CellKernels<T>* MakeCellKernels(CellList<Cells...>) {
-  static constexpr CellKernels<T> kernels[] = {
-      {CellForward<T, Cells, Functions>, CellBackward<T, Cells, Functions>,
-       CellResetForward<T, Cells, Functions>,
-       CellResetBackward<T, Cells, Functions>,
-       Cells::kVectors > 0 ? CellAddVectors<T, Cells> : nullptr}...};
-  return kernels;
 }
 
 }  // namespace

@@ -48,6 +48,10 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
         segments[gate].h = {layer->masked[dir] + gate * out_, stride};
       }
     }
+    if (spec_.normalizes()) {
+      layer->vector_sums[dir] =
+          arena->Take<T>(batch_ * cell_.num_vectors * units_);
+    }
     if (spec_.num_proj > 0) {
       layer->projected_backprop[dir] = arena->Take<T>(max_rows * out_);
       layer->unprojected[dir] = arena->Take<T>(max_rows * units_);
@@ -58,6 +62,10 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
     scratch = {};
     scratch.dh = arena->Take<T>(strand_size_ * h_stride_);
     if (cell_.has_c) scratch.dc = arena->Take<T>(strand_size_ * units_);
+    if (spec_.normalizes()) {
+      scratch.norms =
+          arena->Take<T>(division_.parts * (cell_.num_norms + 1) * units_);
+    }
     if (spec_.num_proj > 0) scratch.dy = arena->Take<T>(strand_size_ * units_);
     if (has_recurrent_dropout()) scratch.masks = TakeMasks(arena);
     if (has_recurrent_dropout() || cell_.resets_before) {
@@ -111,7 +119,13 @@ void CpuNetwork<T>::CopyBackprops(const CpuBackwardCall<T>& call,
   const auto copy = [&](T* callers, T* steps, int64_t n) {
     std::copy_n(is_end ? steps : callers, n, is_end ? callers : steps);
   };
-  ForEachState(group(group_index), [&](int64_t r, int64_t, int64_t state) {
+  const int64_t dir = group(group_index).dir;
+  ForEachState(group(group_index), [&](int64_t r, int64_t position,
+                                       int64_t state) {
+    if (spec_.normalizes() && !is_end) {
+      const int64_t numbers = cell_.num_vectors * units_;
+      std::fill_n(layer.vector_sums[dir] + position * numbers, numbers, T(0));
+    }
     state += layer.index * dirs_ * batch_;
     copy(call.h_backprop + state * out_, scratch.dh + r * h_stride_, out_);
     if (!cell_.has_c) return;
@@ -263,20 +277,52 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
       at.h = layer.unprojected[group.dir] + row * units_ + unit;
     }
     cell.backward(n, at);
-    if (cell_.has_c && rows_.StartsAnew(strand.Position(r), t, group.dir)) {
-      std::fill_n(at.dc, n, T(0));
-    }
-    uint16_t* const rounded = scratch.rounded_dz[step % 2];
-    if (rounded == nullptr) continue;
-    for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
-      const bool is_split = cell_.splits_gate() && gate >= cell_.joint_gates;
-      RoundGradients(n, is_split ? at.last_slot : at.gates + gate * units_,
-                     rounded + r * layer.dz_stride + gate * units_ + unit);
-    }
-    // The last segment's padding is shorter than that of one number.
-    if (unit + n == units_) {
-      std::fill_n(rounded + r * layer.dz_stride + gates_, PaddedDepth(1), 0);
-    }
+    FinishGradients(layer, group_index, step, r, unit, n, at);
+  }
+}
+
+// Nothing passes to the step before from one that starts anew. If products read
+// bfloat16, n of a sequence's gradients are rounded.
+template <typename T>
+void CpuNetwork<T>::FinishGradients(const BackwardLayer& layer,
+                                    int64_t group_index, int64_t step,
+                                    int64_t r, int64_t unit, int64_t n,
+                                    const CellRow<T>& at) const {
+  const Group group = this->group(group_index);
+  if (cell_.has_c && rows_.StartsAnew(group.strand->Position(r),
+                                      group.TimeBack(step), group.dir)) {
+    std::fill_n(at.dc, n, T(0));
+  }
+  uint16_t* const rounded = layer.scratch[group_index].rounded_dz[step % 2];
+  if (rounded == nullptr) return;
+  for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
+    const bool is_split = cell_.splits_gate() && gate >= cell_.joint_gates;
+    RoundGradients(n, is_split ? at.last_slot : at.gates + gate * units_,
+                   rounded + r * layer.dz_stride + gate * units_ + unit);
+  }
+  // The last segment's padding is shorter than that of one number.
+  if (unit + n == units_) {
+    std::fill_n(rounded + r * layer.dz_stride + gates_, PaddedDepth(1), 0);
+  }
+}
+
+// The second part of a step that normalises, for some of the sequences.
+template <typename T>
+void CpuNetwork<T>::BackwardNormalized(const BackwardLayer& layer,
+                                       int64_t group_index, int64_t step,
+                                       int64_t part) const {
+  const Group group = this->group(group_index);
+  const Strand& strand = *group.strand;
+  const Range rows = PartRows(strand.Active(group.TimeBack(step)), part);
+  T* const work =
+      layer.scratch[group_index].norms + part * (cell_.num_norms + 1) * units_;
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    const CellRow<T> at = RowOfStep(layer, group_index, step, r, /*unit=*/0);
+    CellSteps().norm_backward(
+        units_, at, work,
+        layer.vector_sums[group.dir] +
+            strand.Position(r) * cell_.num_vectors * units_);
+    FinishGradients(layer, group_index, step, r, /*unit=*/0, units_, at);
   }
 }
 
@@ -340,6 +386,10 @@ void CpuNetwork<T>::BackwardGroup(
                 division_.parts, [=](int64_t phase, int64_t part) {
                   const int64_t step = phase / phases_per_step;
                   const bool is_first_phase = phase % phases_per_step == 0;
+                  if (spec_.normalizes() && !is_first_phase) {
+                    BackwardNormalized(*layer, group_index, step, part);
+                    return;
+                  }
                   const Range panels =
                       PartPanels(is_first_phase ? out_ : units_, part);
                   for (int64_t i = 0; i < NumSlices(panels); ++i) {
@@ -347,6 +397,7 @@ void CpuNetwork<T>::BackwardGroup(
                     if (is_first_phase) {
                       BackwardStates(*layer, group_index, step, slice);
                     }
+                    if (spec_.normalizes()) continue;
                     if (is_first_phase != projects) {
                       BackwardUnits(*layer, group_index, step, slice);
                     } else if (!projects) {

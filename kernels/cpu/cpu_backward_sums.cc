@@ -63,6 +63,21 @@ void CpuNetwork<T>::BackwardVectors(const BackwardLayer& layer,
     const int64_t offset =
         layout_.pseudo_layer(layer.index * dirs_ + dir).vectors;
     if (offset < 0) continue;
+    if (spec_.normalizes()) {
+      const int64_t numbers = cell_.num_vectors * units_;
+      const T* const of_sequences = layer.vector_sums[dir];
+      schedule->AddRanges(
+          numbers, kSliceCols, [=](int64_t first, int64_t last) {
+            std::vector<T> sums(last - first);
+            for (int64_t i = 0; i < batch_ * (last - first); ++i) {
+              const int64_t j = i % (last - first);
+              sums[j] += of_sequences[i / (last - first) * numbers + first + j];
+            }
+            params_backprop.From(offset + first)
+                .Write(last - first, sums.data());
+          });
+      continue;
+    }
     const auto kept = layer.kept[dir];
     const int64_t* const previous = previous_rows_[dir].data();
     schedule->AddRanges(units_, kSliceCols, [=](int64_t first, int64_t last) {

@@ -404,6 +404,7 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
       }
       product.RunPanels(slice.first, slice.last);
     }
+    if (spec_.normalizes()) continue;
     for (int64_t r = 0; r < active; ++r) {
       const int64_t row = strand.Row(t, r);
       CellRow<T> at = RowOfStep(layer, group_index, of_step, step, r, unit);
@@ -425,6 +426,31 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
       if (PhasesPerStep() > 1) continue;
       FinishState(layer, group_index, step, r, unit, n);
     }
+  }
+}
+
+// The second phase of a step that normalises the sums of some sequences.
+template <typename T>
+void CpuNetwork<T>::ForwardNormalized(const ForwardLayer& layer,
+                                      int64_t group_index, int64_t chunk_step,
+                                      int64_t step, int64_t part) const {
+  const Group group = this->group(group_index);
+  const Strand& strand = *group.strand;
+  const int64_t t = group.Time(step);
+  const StepGates of_step = GatesOfStep(layer, group_index, chunk_step, step);
+  const Range rows = PartRows(strand.Active(t), part);
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    const CellRow<T> at =
+        RowOfStep(layer, group_index, of_step, step, r, /*unit=*/0);
+    if (cell_.has_c && rows_.StartsAnew(strand.Position(r), t, group.dir)) {
+      std::fill_n(at.c, units_, T(0));
+    }
+    CellSteps().forward(units_, at);
+    if (problem_.is_training && cell_.has_c) {
+      std::copy_n(at.c, units_,
+                  layer.kept[group.dir].cell + strand.Row(t, r) * units_);
+    }
+    FinishState(layer, group_index, step, r, /*first=*/0, units_);
   }
 }
 
@@ -485,6 +511,8 @@ void CpuNetwork<T>::ForwardGroup(
                     const int64_t step = begin + phase / phases_per_step;
                     if (phase % phases_per_step == 0) {
                       ForwardUnits(*layer, group_index, begin, step, part);
+                    } else if (spec_.normalizes()) {
+                      ForwardNormalized(*layer, group_index, begin, step, part);
                     } else {
                       ForwardSecondPhase(*layer, group_index, begin, step,
                                          part);

@@ -222,6 +222,7 @@ class CpuNetwork {
     CellRow<T> row = {};
     row.stride = units_;
     row.clip = static_cast<T>(spec_.cell_clip);
+    row.epsilon = static_cast<T>(spec_.layer_norm_epsilon);
     row.activation = number_of(spec_.activation, Activation::kTanh);
     row.recurrent_activation =
         number_of(spec_.recurrent_activation, Activation::kSigmoid);
@@ -237,9 +238,15 @@ class CpuNetwork {
     return problem_.has_recurrent_dropout();
   }
   // A step has two phases if it has two products of which one reads the other's
-  // results.
+  // results, or if the cells of all units are computed together.
   int64_t PhasesPerStep() const {
-    return spec_.num_proj > 0 || cell_.resets_before ? 2 : 1;
+    return spec_.num_proj > 0 || cell_.resets_before || spec_.normalizes() ? 2
+                                                                           : 1;
+  }
+  // The rows of the `active` ones whose cells a part computes, in that case.
+  Range PartRows(int64_t active, int64_t part) const {
+    return {active * part / division_.parts,
+            active * (part + 1) / division_.parts};
   }
   // Takes an array [num_gates, strand_size, h_stride] for a group: either its
   // masks of recurrent dropout or its states multiplied by these masks.
@@ -346,6 +353,8 @@ class CpuNetwork {
                     int64_t chunk_step, int64_t step, int64_t part) const;
   void ForwardSecondPhase(const ForwardLayer& layer, int64_t group_index,
                           int64_t chunk_step, int64_t step, int64_t part) const;
+  void ForwardNormalized(const ForwardLayer& layer, int64_t group_index,
+                         int64_t chunk_step, int64_t step, int64_t part) const;
   void EndForward(const CpuForwardCall<T>& call, const ForwardLayer& layer,
                   int64_t group_index) const;
 
@@ -365,6 +374,11 @@ class CpuNetwork {
                        int64_t step, int64_t r, int64_t unit) const;
   void BackwardUnits(const BackwardLayer& layer, int64_t group_index,
                      int64_t step, Range slice) const;
+  void FinishGradients(const BackwardLayer& layer, int64_t group_index,
+                       int64_t step, int64_t r, int64_t unit, int64_t n,
+                       const CellRow<T>& at) const;
+  void BackwardNormalized(const BackwardLayer& layer, int64_t group_index,
+                          int64_t step, int64_t part) const;
   void BackwardReset(const BackwardLayer& layer, int64_t group_index,
                      int64_t step, Range slice) const;
   void BackwardInputs(const BackwardLayer& layer, int64_t dir, Stored<T> params,

@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/cpu/cell_loops.h"
+#include "kernels/cpu/norm_loops.h"
 #include "kernels/cpu/simd_math.h"
 
 namespace cudnn_rnn_tf {

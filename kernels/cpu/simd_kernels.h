@@ -17,7 +17,8 @@ struct BfloatPair {
 template <typename T>
 struct CellRow {
   int64_t stride;
-  T clip;  // The bound of c, or 0.
+  T clip;     // The bound of c, or 0.
+  T epsilon;  // Added to variances.
   // Numbers of an Activation; only chosen_cells read them.
   int activation, recurrent_activation;
   T *gates, *last_slot;
@@ -55,6 +56,11 @@ struct CellKernels {
   // Adds what a step adds to the gradients of the vectors, from the inputs'
   // gradients, to `sums`, which are `stride` numbers apart like the vectors.
   void (*add_vectors)(int64_t n, const CellRow<T>& row, T* sums);
+  // The backward step of a cell that normalises, in place of `backward`. As of
+  // its `forward`, n is the number of all units. What is kept are the gates'
+  // sums. Vectors' gradients are added to `sums`, as above. `work` has room for
+  // `stride` numbers of each norm, and as many again.
+  void (*norm_backward)(int64_t n, const CellRow<T>& row, T* work, T* sums);
 };
 
 // The functions take only plain pointers and numbers. simd_kernels.cc is

@@ -51,6 +51,16 @@ struct VectorOf<BfloatPair> {
   using Type = Words;
 };
 
+// A vector that is a variable. It has its natural alignment, which functions
+// expect of pointers: the alignment of a Vector is no part of a template's
+// argument.
+template <typename T>
+struct RegisterOf {
+  typedef T Type __attribute__((vector_size(CRNN_SIMD_BYTES)));
+};
+template <typename T>
+using Register = typename RegisterOf<T>::Type;
+
 // Whole reads and writes a whole vector. Rest reads and writes only the `count`
 // elements that are left at the end of a row.
 struct Whole {
@@ -61,6 +71,10 @@ struct Whole {
   template <typename T>
   static void Store(T* to, Vector<T> value) {
     *reinterpret_cast<Vector<T>*>(to) = value;
+  }
+  template <typename V>
+  static V Only(V value) {
+    return value;
   }
 };
 struct Rest {
@@ -75,6 +89,13 @@ struct Rest {
   template <typename T>
   void Store(T* to, Vector<T> value) const {
     __builtin_memcpy(to, &value, count * sizeof(T));
+  }
+  // Returns zeros for the elements that are not read.
+  template <typename V>
+  V Only(V value) const {
+    V only = {};
+    __builtin_memcpy(&only, &value, count * sizeof(value[0]));
+    return only;
   }
 };
 

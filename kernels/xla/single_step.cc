@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/param_layout.h"
+#include "xla/hlo/builder/lib/arithmetic.h"
 #include "xla/hlo/builder/lib/constants.h"
 
 namespace cudnn_rnn_tf {
@@ -107,7 +108,37 @@ class PseudoLayer {
       z[kJoint] = OfInput(x, kJoint, 1);
       z[Cell::kGates] = OfState(*h, kJoint, 1);
     }
-    Cell::Forward(functions, z, h, c, kept);
+    if constexpr (Cell::kNorms > 0) {
+      XlaOp y[kJoint];
+      for (int gate = 0; gate < kJoint; ++gate) {
+        y[gate] = Normalized(functions, gate, z[gate]);
+      }
+      const XlaOp inner = Cell::Inner(functions, y, z, *c);
+      Cell::Outer(functions, y, Normalized(functions, kJoint, inner), h, c);
+    } else {
+      Cell::Forward(functions, z, h, c, kept);
+    }
+  }
+
+  // Normalises sums over the units by the norm of this number.
+  XlaOp Normalized(const Functions& functions, int norm, XlaOp sums) const {
+    const XlaOp units =
+        xla::ScalarLike(sums, static_cast<double>(spec_.num_units));
+    const auto mean_of = [&](XlaOp values) {
+      const XlaOp zero = xla::Zero(params_.builder(), types_.sums);
+      const XlaOp sum = xla::Reduce(
+          values, zero,
+          xla::CreateScalarAddComputation(types_.sums, params_.builder()), {2});
+      return xla::BroadcastInDim(sum, {rows_[0], rows_[1], spec_.num_units},
+                                 {0, 1}) /
+             units;
+    };
+    const XlaOp centred = sums - mean_of(sums);
+    const XlaOp variance =
+        mean_of(centred * centred) +
+        xla::ScalarLike(sums, static_cast<double>(spec_.layer_norm_epsilon));
+    return centred * xla::Rsqrt(variance) * functions.OfVector(2 * norm) +
+           functions.OfVector(2 * norm + 1);
   }
 
   XlaOp Block(int64_t offset, const std::vector<int64_t>& shape) const {

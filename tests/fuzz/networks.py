@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before", "lstm_peephole")
+MODES += ("lstm_layer_norm", "gru_layer_norm")
 
 
 def draw(rng: random.Random) -> dict[str, Any]:
@@ -14,7 +15,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
     rnn_mode = rng.choice(MODES)
     num_units = rng.randrange(1, 6)
     input_mode = rng.choice(("linear_input", "linear_input", "skip_input"))
-    is_lstm = rnn_mode.startswith("lstm")
+    is_lstm = rnn_mode in ("lstm", "lstm_peephole")
     return {
         "rnn_mode": rnn_mode,
         "num_layers": rng.randrange(1, 4),

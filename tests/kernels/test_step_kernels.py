@@ -24,6 +24,8 @@ from cudnn_rnn_tf.config import RnnConfig
 pytestmark = pytest.mark.xdist_group("step_kernels")
 
 MODES = ["lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before", "lstm_peephole"]
+NORMALIZING = ["lstm_layer_norm", "gru_layer_norm"]
+MODES += NORMALIZING
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 DIRECTIONS = ["unidirectional", "bidirectional"]
 ENGINES = ["steps", "cudnn"]
@@ -73,7 +75,7 @@ def kernels(tmp_path_factory):
             *("g++", *KERNEL_FLAGS, "-shared", *standard_headers(folder)),
             *("-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-unused-parameter", "-Werror"),
             f"-DIS_{dtype.upper() if dtype != 'float32' else 'FLOAT'}",
-            *(cell_macro(rnn_mode), *macros),
+            *(cell_macro(rnn_mode), *macros, *["-DNORMALIZES"] * (rnn_mode in NORMALIZING)),
             *(f"{ROOT}/tests/programs/steps_on_fake_device.cc", "-o", str(path)),
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -117,7 +119,7 @@ def run(
         *(case.batch_size, case.time_major, case.is_training, allow_tf32, lengths_on_device),
         *(ENGINES.index(engine), *other_layout),
     ]
-    rates = [config.dropout, config.recurrent_dropout, config.cell_clip]
+    rates = [config.dropout, config.recurrent_dropout, config.cell_clip, config.layer_norm_epsilon]
     padding = padding_of(case)
 
     def unread(array: np.ndarray) -> np.ndarray:
@@ -195,14 +197,16 @@ CASES = random_configs.with_resets(
     for case in random_configs.random_cases(160, seed=31)
     if case.config.num_units < 42
 )
-# Both kinds of GRUs, and of LSTMs, run every case of one of them.
+PROJECTED = ("lstm", "lstm_peephole")
+# Both kinds of GRUs, and of LSTMs that may be projected, run every case of one of them.
 CASES += [
     dataclasses.replace(case, config=dataclasses.replace(case.config, rnn_mode=other))
     for case in CASES
-    for pair in (("gru", "gru_reset_before"), reference.LSTMS)
+    for pair in (("gru", "gru_reset_before"), PROJECTED)
     for mode, other in (pair, pair[::-1])
     if case.config.rnn_mode == mode
 ]
+CASES += random_configs.layer_normalized(CASES)[::2]
 
 # In the half types, rounding may move a number to the other side of a kink. Cases with one or two
 # units are left out too, since their rounded gradients of gates may cancel to less than their
@@ -218,7 +222,7 @@ HALF_CASES = [
 
 def test_cases_cover_what_only_single_steps_run():
     training = [case for case in CASES if case.is_training]
-    for mode in reference.LSTMS:
+    for mode in PROJECTED:
         lstms = [case.config for case in training if case.config.rnn_mode == mode]
         assert any(config.num_proj and config.cell_clip for config in lstms)
         assert any(config.num_proj and config.direction == "bidirectional" for config in lstms)
@@ -238,7 +242,7 @@ def test_agrees_with_the_reference(case, dtype, network, kernels):
     check_floats(case, dtype, network, kernels, allow_tf32, case.index % 3 == 0)
     config = case.config
     is_halved = dtype == "float32" and allow_tf32
-    is_halved &= config.rnn_mode not in ("rnn_relu", "gru_reset_before")
+    is_halved &= config.rnn_mode not in ("rnn_relu", "gru_reset_before", *NORMALIZING)
     is_halved &= not (case.is_training and config.recurrent_dropout)
     is_halved &= case.is_training or not config.num_proj
     assert (network.num_halved_products() > 0) == is_halved

@@ -30,9 +30,10 @@ on_cpus_only = pytest.mark.skipif(
 
 CASES = random_configs.with_resets(random_configs.random_cases(320, seed=20240))
 RECURRENT_CASES = [random_configs.with_recurrent_dropout(case) for case in CASES[:120]]
+NORMALIZED = random_configs.layer_normalized(CASES)
 SINGLE_STEPS = [
     dataclasses.replace(case, max_time=1, is_training=False, sequence_lengths=None)
-    for case in CASES[:120]
+    for case in CASES[:120] + NORMALIZED[:3]
 ]
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -68,7 +69,9 @@ def with_gradients(layer: keras.layers.Layer, **arguments: Any) -> Callable[...,
 
 
 @pytest.mark.parametrize(
-    "case", random_configs.mostly_slow(CASES + RECURRENT_CASES, 40, one_of=4), ids=str
+    "case",
+    random_configs.mostly_slow(CASES + RECURRENT_CASES, 40, one_of=4) + NORMALIZED[:2],
+    ids=str,
 )
 def test_ops_agree_with_the_reference(case):
     """Both passes are compiled in one function."""

@@ -29,6 +29,7 @@ VALUES = {
     "bias_mode": "single_input",
     "algorithm": "standard",
     "activation": "relu",
+    "layer_norm_epsilon": 0.01,
     "recurrent_activation": "hard_sigmoid",
     "use_cudnn": False,
     "merge_mode": "sum",
@@ -99,7 +100,8 @@ def test_argument_is_kept(cls, name):
     default = inspect.signature(cls.__init__).parameters.get(name)
     value = VALUES[name] if name in VALUES else not attribute_of(usual, name)
     assert default is None or value != default.default
-    layer = cls(**CLASSES[cls] | {name: value})
+    needed = {"use_layer_norm": True} if name == "layer_norm_epsilon" else {}
+    layer = cls(**CLASSES[cls] | needed | {name: value})
     assert name in layer.get_config()
     again = cls.from_config(layer.get_config())
     kept = comparable(attribute_of(again, name))

@@ -114,6 +114,40 @@ def test_peepholes():
     assert layer.named_weights()["layer_0_forward_input_gate_recurrent_kernel"].numpy().min() == 0
 
 
+@pytest.mark.parametrize("rnn_mode", ["lstm_layer_norm", "gru_layer_norm"])
+def test_layer_norm(rnn_mode):
+    """What multiplies begins as ones, what is added as zeros; other forms have no equivalent."""
+    layer = make(rnn_mode, 2, 8, direction="bidirectional", kernel_constraint="non_neg")
+    layer.build(SHAPE)
+    named = {k: v.numpy() for k, v in layer.named_weights().items() if k.endswith(("mma", "beta"))}
+    gates = ["input_gate", "forget_gate", "cell_candidate", "output_gate", "cell_state"]
+    gates = gates if rnn_mode.startswith("lstm") else ["reset_gate", "update_gate", "candidate"]
+    assert list(named) == [
+        f"layer_{i}_{direction}_{gate}_{part}"
+        for i in (0, 1)
+        for direction in ("forward", "backward")
+        for gate in gates
+        for part in ("gamma", "beta")
+    ]
+    assert all(np.all(value == name.endswith("gamma")) for name, value in named.items())
+    again = type(layer).from_config(layer.get_config())
+    assert again.use_layer_norm
+    assert again.layer_norm_epsilon == 1e-12
+    for write in (crnn.convert.to_torch, crnn.convert.to_keras, crnn.convert.to_onnx):
+        with pytest.raises(ValueError, match="use_layer_norm=True"):
+            write(layer)
+    lstm = rnn_mode.startswith("lstm")
+    for options in (
+        *({"num_proj": 2}, {"cell_clip": 1.0}, {"use_peepholes": True})[: 3 if lstm else 0],
+        *[{"reset_after": False}] * (not lstm),
+        *({"layer_norm_epsilon": value} for value in (0.0, -1.0, np.nan, np.inf)),
+        {"use_layer_norm": False, "layer_norm_epsilon": 0.1},
+    ):
+        name = next(iter(options.keys() - {"use_layer_norm"}))
+        with pytest.raises(ValueError, match=name):
+            type(layer)(1, 8, **{"use_layer_norm": True} | options)
+
+
 @pytest.mark.parametrize("seed", [None, 11, "generator"])
 @pytest.mark.parametrize("rnn_mode", MODES)
 def test_every_gate_has_its_own_numbers(rnn_mode, seed):

@@ -23,6 +23,8 @@ OPTIONS = [
         ("lstm", "projection", {"num_layers": 2, "num_proj": 2, "cell_clip": 0.5}),
         ("rnn_tanh", "skip", {"input_mode": "skip_input"}),
         ("lstm_peephole", "deep", {"num_layers": 2, "direction": "bidirectional", "num_proj": 2}),
+        ("lstm_layer_norm", "deep", {"num_layers": 2, "direction": "bidirectional"}),
+        ("gru_layer_norm", "epsilon", {"layer_norm_epsilon": 0.1}),
     ]
 ]
 

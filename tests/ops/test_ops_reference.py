@@ -19,6 +19,7 @@ PADDED_CASES = [
     case for case in CASES if case.sequence_lengths and min(case.sequence_lengths) < case.max_time
 ]
 RECURRENT_CASES = [random_configs.with_recurrent_dropout(case) for case in CASES[:120]]
+NORMALIZED = random_configs.layer_normalized(CASES[:60] + RECURRENT_CASES[:30])
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -50,7 +51,9 @@ def test_cases_cover_all_attributes():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "case", random_configs.mostly_slow(CASES + RECURRENT_CASES, one_of=2), ids=str
+    "case",
+    random_configs.mostly_slow(CASES + RECURRENT_CASES + NORMALIZED, one_of=2),
+    ids=str,
 )
 def test_agrees_with_reference(case, dtype):
     data, expected = random_configs.draw_smooth_data(case, dtype)

@@ -84,6 +84,7 @@ CASES = [
     for case in random_configs.with_resets(random_configs.random_cases(60, seed=71))
     if case.config.num_units < 42 and case.max_time < 9 and case.batch_size < 9
 ][:24]
+CASES += random_configs.layer_normalized(CASES)[:3]
 assert {case.config.rnn_mode for case in CASES} == reference.NUM_GATES.keys()
 # These small cases are for tests that take long to trace.
 WITH_DROPOUT, ONE_LAYER, CLIPPED = (

@@ -119,7 +119,7 @@ std::vector<Job> AllJobs() {
       for (int i = 0; i < static_cast<int>(RnnMode::kCount); ++i) {
         const RnnMode mode = static_cast<RnnMode>(i);
         if (gpu.limits.architecture >= type.oldest &&
-            !KindOf(mode).resets_before) {
+            !KindOf(mode).resets_before && KindOf(mode).num_norms == 0) {
           // Odd sizes use the code for unaligned words.
           for (const int units : {32, 75, 96, 128, 192, 256, 320, 384, 512, 640,
                                   768, 1024, 1536, 2048}) {
@@ -134,8 +134,10 @@ std::vector<Job> AllJobs() {
           }
         }
         if (is_same) continue;
-        add("steps.cu", {CellMacro(mode), std::string("IS_") + type.name});
-        if (KindOf(mode).num_vectors == 0) continue;
+        const bool normalizes = KindOf(mode).num_norms > 0;
+        add(normalizes ? "norm_steps.cu" : "steps.cu",
+            {CellMacro(mode), std::string("IS_") + type.name});
+        if (KindOf(mode).num_vectors == 0 || normalizes) continue;
         add("vectors.cu", {CellMacro(mode), std::string("IS_") + type.name});
       }
       if (is_same) continue;

@@ -175,6 +175,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   spec.dropout = *rates++;
   spec.recurrent_dropout = *rates++;
   spec.cell_clip = *rates++;
+  spec.layer_norm_epsilon = *rates++;
 
   static std::string message;
   std::unique_ptr<const Engine> network;

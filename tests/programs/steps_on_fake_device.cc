@@ -29,7 +29,11 @@ using std::min;
 #if defined(IS_FLOAT)
 #include "kernels/gpu/persistent/halves.cu"
 #endif
+#if defined(NORMALIZES)
+#include "kernels/gpu/persistent/norm_steps.cu"
+#else
 #include "kernels/gpu/persistent/steps.cu"
+#endif
 #include "kernels/gpu/persistent/vectors.cu"
 
 struct uint4 {
@@ -130,15 +134,20 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
       {"sum_biases", ThreadOf(SumBiases)},
       {"add_parts", ThreadOf(add_parts)},
       {"draw_masks", ThreadOf(draw_masks)},
+#if defined(NORMALIZES)
+      {"norm_forward_step", ThreadOf(norm_forward_step)},
+      {"norm_backward_step", ThreadOf(norm_backward_step)},
+#else
       {"forward_step", ThreadOf(forward_step)},
       {"backward_step", ThreadOf(backward_step)},
+      {"reset_forward", ThreadOf(reset_forward)},
+      {"reset_backward", ThreadOf(reset_backward)},
+#endif
       {"mask_states", ThreadOf(mask_states)},
       {"transposeUNIT_BYTES=2", ThreadOf(units_of_2::transpose_2)},
       {"transposeUNIT_BYTES=4", ThreadOf(units_of_4::transpose_4)},
       {"transposeUNIT_BYTES=8", ThreadOf(units_of_8::transpose_8)},
       {"transposeUNIT_BYTES=16", ThreadOf(units_of_16::transpose_16)},
-      {"reset_forward", ThreadOf(reset_forward)},
-      {"reset_backward", ThreadOf(reset_backward)},
       {"sum_vectors", ThreadOf(sum_vectors)},
 #if defined(IS_FLOAT)
       {"halve_rows", ThreadOf(halve_rows)},
@@ -150,8 +159,9 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
   const auto kernel = kernels.find(name);
   if (kernel == kernels.end()) return false;
   gridDim.x = grid[0];
-  const bool waits =
-      kernel->first == "halve_rows" || kernel->first == "backward_step";
+  const std::string& found = kernel->first;
+  const bool waits = found == "halve_rows" || found == "backward_step" ||
+                     found.rfind("norm_", 0) == 0;
   blockDim = {waits ? 1 : grid[1], grid[2]};
   for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x) {
     for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y) {

@@ -326,6 +326,9 @@ struct BackwardArguments {
 // units; P is the number of projected units, or H. Sums are floats or, in
 // float64, doubles.
 struct StepBuffers {
+  // With more threads, a block of norm_steps.cu would lack registers.
+  static constexpr int kMostThreadsOfNorms = 512;
+
   // [D, B, H]. Bit g is 0 where the mask of gate g drops the number of h. Null
   // without recurrent dropout.
   unsigned char* masks;
@@ -354,6 +357,10 @@ struct StepBuffers {
   // products, sums.
   void* candidate_operands;
   void* candidate_products;
+  // Only of cells that normalise: sums, as norm_steps.cu has them, and those of
+  // the gradients of vectors, [D, B, kVectors, H], in the backward pass.
+  void* norms;
+  void* vector_sums;
   // The powers of two by which floats are halved, as scales.cuh has them, or
   // null: of the rows of the recurrent matrices, [D, G * H], of the sequences'
   // operands, [D, B], and of the operands of the input side, the matrices'
@@ -366,6 +373,7 @@ struct StepBuffers {
   int gate_stride, sequence_stride;  // In a direction's numbers of all gates.
   long long cell_stride;  // From one sequence's first c to the next one's.
   float clip;             // The bound of an LSTM's c, or 0.
+  float epsilon;          // What is added to variances.
   float rate;             // That of recurrent dropout.
   // A random word below this drops its number.
   unsigned int threshold;

@@ -37,7 +37,8 @@ class Auxiliary {
       CRNN_RETURN_IF_ERROR(CompileKernel("auxiliary.cu", kEntries[i],
                                          {TypeMacro(dtype_)}, &kernels_[i]));
     }
-    if (KindOf(rnn_mode_).num_vectors == 0) return {};
+    const CellKind& kind = KindOf(rnn_mode_);
+    if (kind.num_vectors == 0 || kind.num_norms > 0) return {};
     return CompileKernel("vectors.cu", "sum_vectors",
                          {TypeMacro(dtype_), CellMacro(rnn_mode_)},
                          &sum_vectors_);

@@ -345,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int turn = 0; turn <= steps; ++turn) {
       const int step = steps - 1 - turn, current = turn % 2, next = 1 - current;
       // Work that does not depend on what peers send comes before the wait.
-      Factors factors[kRounds];
+      CellType::Factors<Sum> factors[kRounds];
       float output_backprop[kRounds], of_slots[kRounds][kSlots];
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {

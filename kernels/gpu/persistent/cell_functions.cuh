@@ -90,14 +90,14 @@ struct CellInputs {
 
 // A cell's gradients are factors times the gradients of its h and c, so that
 // all but a few products can be made before the latter are known.
-using Factors = CellType::Factors<Sum>;
-static Factors MakeFactors(const CellInputs& in, const Functions& functions) {
+template <typename Cell = CellType>
+static auto MakeFactors(const CellInputs& in, const Functions& functions) {
   Sum kept[kSlots];
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot)
     kept[slot] = ToFloat(in.gates[slot]);
-  return CellType::Prepare(functions, kept, ToFloat(in.h_before), in.c,
-                           in.c_before);
+  return Cell::Prepare(functions, kept, ToFloat(in.h_before), in.c,
+                       in.c_before);
 }
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_CELL_FUNCTIONS_CUH_

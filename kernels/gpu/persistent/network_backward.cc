@@ -322,7 +322,17 @@ struct Network::BackwardPass {
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
         const int64_t vectors =
             layout.pseudo_layer(l * spec.num_dirs() + d).vectors;
-        if (vectors >= 0) {
+        if (spec.normalizes()) {
+          const int64_t numbers = spec.kind().num_vectors * spec.num_units;
+          const int64_t of_direction =
+              network.problem_.batch_size * numbers * network.sum_;
+          CRNN_RETURN_IF_ERROR(auxiliary.AddParts(
+              handles.stream, numbers, network.problem_.batch_size,
+              static_cast<const char*>(
+                  workspace.step_memory->buffers.vector_sums) +
+                  d * of_direction,
+              network.At(buffers.params_backprop, vectors)));
+        } else if (vectors >= 0) {
           CRNN_RETURN_IF_ERROR(auxiliary.SumVectors(
               handles.stream, arguments, d, network.CellStride(),
               workspace.parts, network.At(buffers.params_backprop, vectors)));

@@ -1,5 +1,6 @@
 #include "kernels/gpu/persistent/step_loop.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <utility>
@@ -43,16 +44,20 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
       ActivationMacros(spec.activation, spec.recurrent_activation);
   macros.insert(macros.begin(),
                 {TypeMacro(problem.dtype), CellMacro(spec.rnn_mode)});
+  const bool normalizes = spec.normalizes();
   for (const auto& [entry, kernel] :
        {std::pair("draw_masks", &loop->draw_masks_),
-        {"forward_step", &loop->forward_step_},
-        {"backward_step", &loop->backward_step_},
+        {normalizes ? "norm_forward_step" : "forward_step",
+         &loop->forward_step_},
+        {normalizes ? "norm_backward_step" : "backward_step",
+         &loop->backward_step_},
         {"mask_states", &loop->mask_states_},
         {"reset_forward", &loop->reset_forward_},
         {"reset_backward", &loop->reset_backward_}}) {
     // Other cells lack the last two.
     if (kernel == &loop->reset_forward_ && !problem.spec.resets_before()) break;
-    CRNN_RETURN_IF_ERROR(CompileKernel("steps.cu", entry, macros, kernel));
+    CRNN_RETURN_IF_ERROR(CompileKernel(
+        normalizes ? "norm_steps.cu" : "steps.cu", entry, macros, kernel));
   }
   return {};
 }
@@ -98,6 +103,7 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
   buffers.cell_stride =
       units * (problem.time_major ? 1 : spec.num_pseudo_layers());
   buffers.clip = spec.cell_clip;
+  buffers.epsilon = spec.layer_norm_epsilon;
   buffers.rate = spec.recurrent_dropout;
   buffers.threshold = DropoutThreshold(spec.recurrent_dropout);
   recurrent = has_masks ? take(dirs * gates, units, outputs)
@@ -106,6 +112,13 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
     buffers.candidate_operands = arena->Take<char>(states * item);
     buffers.candidate_products = arena->Take<char>(states * sum);
     candidate = take(dirs, units, outputs);
+  }
+  if (spec.normalizes()) {
+    const CellKind& kind = spec.kind();
+    buffers.norms = arena->Take<char>(states * (kind.num_norms + 3) * sum);
+    if (is_backward) {
+      buffers.vector_sums = arena->Take<char>(states * kind.num_vectors * sum);
+    }
   }
   if (spec.num_proj == 0) return;
   buffers.projected =
@@ -172,6 +185,17 @@ RnnStatus StepLoop::MultiplyAll(const Handles& handles,
                   {to, to_type, n, adds, batch * n}, matrices.count);
 }
 
+Grid StepLoop::GridOfSequences() const {
+  // Such blocks fill the GPU if there are many of them.
+  constexpr int64_t kManyBlocks = 256;
+  const int64_t blocks = problem_.spec.num_dirs() * problem_.batch_size;
+  const int threads = Halves::ThreadsOfRow(problem_.spec.num_units,
+                                           blocks < kManyBlocks ? 1 : 4);
+  return {blocks, problem_.spec.normalizes()
+                      ? std::min(threads, StepBuffers::kMostThreadsOfNorms)
+                      : threads};
+}
+
 RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
                             int64_t layer, const uint64_t* seed,
                             ForwardArguments arguments) const {
@@ -179,9 +203,11 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
   CRNN_RETURN_IF_ERROR(Begin(handles, memory, layer, seed, arguments));
   const bool projects = problem_.spec.num_proj > 0;
   const StepBuffers& buffers = memory.buffers;
+  const Grid grid =
+      problem_.spec.normalizes() ? GridOfSequences() : GridOver(NumStates());
   const auto enqueue = [&](CUkernel kernel, int64_t step) {
-    return Launch(kernel, handles.stream, GridOver(NumStates()), arguments,
-                  buffers, static_cast<int>(step));
+    return Launch(kernel, handles.stream, grid, arguments, buffers,
+                  static_cast<int>(step));
   };
   const auto multiply = [&](const Matrices& matrices, const void* operands,
                             void* to, RnnDataType to_type) {
@@ -227,14 +253,9 @@ RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
   CRNN_RETURN_IF_ERROR(Begin(handles, memory, layer, seed, arguments));
   const bool projects = problem_.spec.num_proj > 0;
   const StepBuffers& buffers = memory.buffers;
-  // Blocks that take a sequence each fill the GPU if there are many of them.
-  constexpr int64_t kManyBlocks = 256;
-  const int64_t blocks = problem_.spec.num_dirs() * problem_.batch_size;
-  const Grid grid =
-      memory.recurrent.is_halved
-          ? Grid{blocks, Halves::ThreadsOfRow(problem_.spec.num_units,
-                                              blocks < kManyBlocks ? 1 : 4)}
-          : GridOver(NumStates());
+  const Grid grid = memory.recurrent.is_halved || problem_.spec.normalizes()
+                        ? GridOfSequences()
+                        : GridOver(NumStates());
   const auto enqueue = [&](CUkernel kernel, int64_t step) {
     return Launch(kernel, handles.stream, grid, arguments, buffers,
                   static_cast<int>(step));

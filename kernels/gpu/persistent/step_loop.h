@@ -19,6 +19,7 @@ namespace persistent {
 // all gates of both directions, and one kernel of steps.cu. With projections,
 // there is a product for them as well. If a GRU's reset gate acts before the
 // product, the candidate has a product of its own, and the reset gate a kernel.
+// A layer that normalises its sums has the kernels of norm_steps.cu instead.
 // With recurrent dropout, each gate's matrix reads h through a mask of its own,
 // so the product is batched over the gates. Where TF32 is allowed and h has a
 // bound, products are in float16. The kernels read and write what the
@@ -77,6 +78,8 @@ class StepLoop {
   RnnStatus MultiplyAll(const Handles& handles, const Matrices& matrices,
                         bool is_backward, const void* operands, bool adds,
                         void* to, RnnDataType to_type) const;
+  // Blocks that take a sequence in one direction each.
+  Grid GridOfSequences() const;
   // The numbers of [D, B, H].
   int64_t NumStates() const {
     return problem_.spec.num_dirs() * problem_.batch_size *

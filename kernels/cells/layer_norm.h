@@ -1,0 +1,75 @@
+// Cells whose sums are normalised over the units (Ba et al., "Layer
+// Normalization", 2016): those of all gates but a GRU's candidate, and then the
+// one that Inner computes from these. An engine computes means and variances,
+// and calls what a cell has here around them. `y` are the normalised sums of
+// the gates, `last` is the normalised result of Inner.
+//
+// Of the gradients dy of y, OuterBackward sets that of kOuterGate, and
+// InnerBackward the others and the gradients dz of what is not normalised.
+
+// The normalised c is handed on, as in TensorFlow 1's LayerNormBasicLSTMCell.
+struct LstmLayerNorm : CellShape<4> {
+  static constexpr bool kHasC = true;
+  static constexpr int kNorms = 5, kVectors = 2 * kNorms, kOuterGate = 3;
+
+  template <typename F, typename V>
+  static V Inner(const F& f, const V* y, const V*, V c) {
+    return f.Gate(y[1]) * c + f.Gate(y[0]) * f.Activate(y[2]);
+  }
+  template <typename F, typename V>
+  static void Outer(const F& f, const V* y, V last, V* h, V* c) {
+    *c = last;
+    *h = f.Gate(y[3]) * f.Activate(last);
+  }
+
+  // Returns the gradient of `last`.
+  template <typename F, typename V>
+  static V OuterBackward(const F& f, const V* y, V last, V, V dh, V dc, V*,
+                         V* dy) {
+    const V output = f.Gate(y[3]), active = f.Activate(last);
+    dy[3] = dh * active * f.GateSlope(output);
+    return dc + dh * output * f.Slope(active);
+  }
+  // Takes the gradient of Inner's result, and sets that of the previous c.
+  template <typename F, typename V>
+  static void InnerBackward(const F& f, const V* y, const V*, V c_before, V d,
+                            V* dc, V* dy, V*) {
+    const V input = f.Gate(y[0]), forget = f.Gate(y[1]);
+    const V candidate = f.Activate(y[2]);
+    dy[0] = d * candidate * f.GateSlope(input);
+    dy[1] = d * c_before * f.GateSlope(forget);
+    dy[2] = d * input * f.Slope(candidate);
+    *dc = d * forget;
+  }
+};
+
+struct GruLayerNorm : CellShape<3, 2> {
+  static constexpr bool kReadsH = true;
+  static constexpr int kNorms = 3, kVectors = 2 * kNorms, kOuterGate = 1;
+
+  template <typename F, typename V>
+  static V Inner(const F& f, const V* y, const V* z, V) {
+    return z[2] + f.Gate(y[0]) * z[3];
+  }
+  template <typename F, typename V>
+  static void Outer(const F& f, const V* y, V last, V* h, V*) {
+    *h = f.Between(f.Gate(y[1]), *h, f.Activate(last));
+  }
+
+  template <typename F, typename V>
+  static V OuterBackward(const F& f, const V* y, V last, V h_before, V dh, V,
+                         V* carry_h, V* dy) {
+    const V update = f.Gate(y[1]), candidate = f.Activate(last);
+    dy[1] = dh * (h_before - candidate) * f.GateSlope(update);
+    *carry_h = dh * update;
+    return dh * f.OneMinus(update) * f.Slope(candidate);
+  }
+  template <typename F, typename V>
+  static void InnerBackward(const F& f, const V* y, const V* z, V, V d, V*,
+                            V* dy, V* dz) {
+    const V reset = f.Gate(y[0]);
+    dy[0] = d * z[3] * f.GateSlope(reset);
+    dz[2] = d;
+    dz[3] = d * reset;
+  }
+};
