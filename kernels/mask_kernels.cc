@@ -22,38 +22,6 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 template <typename Device>
-class LengthsFromMaskOp : public OpKernel {
- public:
-  explicit LengthsFromMaskOp(OpKernelConstruction* context)
-      : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("time_major", &time_major_));
-    OP_REQUIRES_OK(context, context->GetAttr("owner", &owner_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    const Tensor& mask = context->input(kMask);
-    RnnMask values;
-    values.time_major = time_major_;
-    OP_REQUIRES_OK(context, ReadMaskShape(mask.shape(), &values));
-    values.values = mask.flat<bool>().data();
-    values.refuses_gaps = true;
-    Tensor* lengths;
-    OP_REQUIRES_OK(
-        context, context->allocate_output(
-                     kMaskLengths, TensorShape({values.batch_size}), &lengths));
-    if (values.batch_size == 0) return;
-    const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
-    const RnnStatus status =
-        backend->ReadMask(values, {lengths->flat<int64_t>().data()});
-    OP_REQUIRES_OK(context, ToTensorFlow(WithOwner(status, owner_)));
-  }
-
- private:
-  bool time_major_ = false;
-  std::string owner_;
-};
-
-template <typename Device>
 class ReadMaskOp : public OpKernel {
  public:
   explicit ReadMaskOp(OpKernelConstruction* context) : OpKernel(context) {
@@ -150,7 +118,6 @@ class MoveStepsOp : public OpKernel {
 CRNN_REGISTER("ReadMask", ReadMaskOp);
 CRNN_REGISTER("PackSteps", MoveStepsOp);
 CRNN_REGISTER("UnpackSteps", MoveStepsOp);
-CRNN_REGISTER("LengthsFromMask", LengthsFromMaskOp);
 #undef CRNN_REGISTER
 
 }  // namespace

@@ -12,19 +12,6 @@
 
 namespace cudnn_rnn_tf {
 
-// Reads the shape of LengthsFromMask's mask; `mask` says whether it is
-// time-major.
-inline absl::Status ReadMaskShape(const tensorflow::TensorShape& shape,
-                                  RnnMask* mask) {
-  if (shape.dims() != 2) {
-    return InvalidArgument("expected a mask of rank 2, but received shape ",
-                           shape.DebugString());
-  }
-  mask->max_time = shape.dim_size(mask->time_major ? 0 : 1);
-  mask->batch_size = shape.dim_size(mask->time_major ? 1 : 0);
-  return absl::OkStatus();
-}
-
 // Reads the shapes of ReadMask's inputs.
 inline absl::Status ReadMaskShapes(const tensorflow::TensorShape& shape,
                                    const tensorflow::TensorShape& sequences,
@@ -71,20 +58,6 @@ absl::Status ReadMoveShapes(const ShapeOf& shape_of, StepMove* move) {
                            shape_of(input).DebugString());
   }
   return absl::OkStatus();
-}
-
-// Returns the outcome of reading a mask that must be padded on the right, with
-// the name of the layer that has the mask.
-inline RnnStatus WithOwner(RnnStatus status, const std::string& owner) {
-  if (status.code == RnnStatus::Code::kInvalidArgument) {
-    status.message =
-        "expected the mask of " + owner +
-        " to be padded on the right (in each sequence all true values before "
-        "all false ones; pad_sequences makes it so with padding=\"post\", and "
-        "the layers of cudnn_rnn_tf.keras take any mask), but " +
-        status.message;
-  }
-  return status;
 }
 
 }  // namespace cudnn_rnn_tf

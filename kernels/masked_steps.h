@@ -22,9 +22,6 @@ struct RnnMask {
   bool is_reversed = false;
   // Whether there is a single row, [T], for all sequences.
   bool is_shared = false;
-  // Whether a sequence whose true values are not all at its beginning is
-  // wrong; its length is then -1.
-  bool refuses_gaps = false;
 
   bool at(int64_t b, int64_t time) const {
     if (is_reversed) time = max_time - 1 - time;
@@ -33,7 +30,7 @@ struct RnnMask {
   }
 };
 
-// What ReadMask finds. All but the lengths may be null.
+// What ReadMask finds.
 struct MaskedSteps {
   int64_t* lengths = nullptr;  // [B], the number of steps to be read.
   // [B, T]: where a step's place is among the packed ones. If the step is

@@ -81,7 +81,7 @@ RnnBackwardBuffers BackwardBuffersOf(const RnnProblem& problem,
   return buffers;
 }
 
-// ReadMask and, of these, LengthsFromMask only the first of each.
+// ReadMask.
 enum MaskInput { kMask, kMasked };
 enum MaskOutput { kMaskLengths, kMaskPlaces, kMaskSteps, kNumMaskOutputs };
 // PackSteps and UnpackSteps, which have one output.

@@ -238,8 +238,7 @@ class RnnBackend {
   // copy.
   virtual RnnStatus Backward(const RnnPlan& plan,
                              const RnnBackwardBuffers& buffers) = 0;
-  // Finds the steps that a mask selects. If a sequence is wrong, the call fails
-  // or, where the host does not wait for the device, its length is -1.
+  // Finds the steps that a mask selects.
   virtual RnnStatus ReadMask(const RnnMask& /*mask*/,
                              const MaskedSteps& /*found*/) {
     return {RnnStatus::Code::kUnimplemented, "the backend reads no masks"};

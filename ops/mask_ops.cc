@@ -104,21 +104,4 @@ repeat_masked: If true, masked steps get the values of the last step before them
 )doc");
 #undef CRNN_REGISTER_MOVE
 
-REGISTER_OP("CudnnRnnTf>LengthsFromMask")
-    .Input("mask: bool")
-    .Output("sequence_lengths: int64")
-    .Attr("time_major: bool = false")
-    .Attr("owner: string = ''")
-    .SetShapeFn(NoThrowShape<LengthsFromMaskShape>)
-    .Doc(R"doc(
-Counts the steps of sequences that are padded on the right.
-
-On a CPU, a sequence that is padded otherwise is an error. On a GPU, it has the
-length -1, for which Forward gives NaN, so that the host need not wait.
-
-mask: True for each step to read, [batch, time]; time-major, [time, batch].
-sequence_lengths: [batch].
-owner: The name of the layer that has the mask, for the error message.
-)doc");
-
 }  // namespace cudnn_rnn_tf

@@ -37,30 +37,18 @@ void AddRows(const StepMove& move, int64_t b, int64_t place, Compute* sums,
 
 }  // namespace
 
-int64_t ReadMask(const RnnMask& mask, const MaskedSteps& found) {
-  int64_t wrong = -1;
-  for (int64_t b = mask.batch_size; b-- > 0;) {
+void ReadMask(const RnnMask& mask, const MaskedSteps& found) {
+  for (int64_t b = 0; b < mask.batch_size; ++b) {
     const int64_t first = b * mask.max_time;
-    int64_t count = 0, end = 0;
+    int64_t count = 0;
     for (int64_t time = 0; time < mask.max_time; ++time) {
       const bool is_read = mask.at(b, time);
-      if (found.places)
-        found.places[first + time] = is_read ? count : -1 - count;
-      if (!is_read) continue;
-      if (found.steps) found.steps[first + count] = time;
-      ++count;
-      end = time + 1;
+      found.places[first + time] = is_read ? count : -1 - count;
+      if (is_read) found.steps[first + count++] = time;
     }
-    if (found.steps) {
-      std::fill_n(found.steps + first + count, mask.max_time - count, -1);
-    }
+    std::fill_n(found.steps + first + count, mask.max_time - count, -1);
     found.lengths[b] = count;
-    if (mask.refuses_gaps && count < end) {
-      found.lengths[b] = -1;
-      wrong = b;
-    }
   }
-  return wrong;
 }
 
 void MoveSteps(const StepMove& move, int64_t first, int64_t last) {

@@ -8,8 +8,7 @@
 
 namespace cudnn_rnn_tf::cpu {
 
-// Returns the first sequence that is wrong, or -1 if there is none.
-int64_t ReadMask(const RnnMask& mask, const MaskedSteps& found);
+void ReadMask(const RnnMask& mask, const MaskedSteps& found);
 
 // Moves the rows of the sequences in [first, last).
 void MoveSteps(const StepMove& move, int64_t first, int64_t last);

@@ -45,8 +45,7 @@ RnnStatus EnqueueReadMask(CUstream stream, const RnnMask& mask,
   if (mask.is_shared) rows.batch_stride = 0, rows.time_stride = 1;
   if (mask.batch_size == 0) return {};
   return Launch(kernel, stream, GridOfRows(mask.batch_size), mask.values, rows,
-                mask.batch_size, mask.refuses_gaps, found.lengths, found.places,
-                found.steps);
+                mask.batch_size, found.lengths, found.places, found.steps);
 }
 
 RnnStatus EnqueueMoveSteps(CUstream stream, const StepMove& move) {

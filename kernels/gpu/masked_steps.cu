@@ -36,31 +36,27 @@ struct Rows {
 #if defined(IS_MASK)
 
 extern "C" __global__ void read_mask(const unsigned char* mask, Rows rows,
-                                     Index batch, bool refuses_gaps,
-                                     Index* lengths, Index* places,
+                                     Index batch, Index* lengths, Index* places,
                                      Index* steps) {
   const int lane = threadIdx.x;
   const Index max_time = rows.max_time;
   for (Index b = FirstRow(); b < batch; b += RowStep()) {
-    Index count = 0, end = 0;
+    Index count = 0;
     for (Index first = 0; first < max_time; first += 32) {
       const Index time = first + lane;
       const bool is_read = time < max_time && mask[rows.OfStep(b, time)];
       const unsigned int read = __ballot_sync(~0u, is_read);
       const Index before = count + __popc(read & ((1u << lane) - 1));
-      if (places != nullptr && time < max_time) {
+      if (time < max_time) {
         places[b * max_time + time] = is_read ? before : -1 - before;
       }
-      if (steps != nullptr && is_read) steps[b * max_time + before] = time;
+      if (is_read) steps[b * max_time + before] = time;
       count += __popc(read);
-      if (read != 0) end = first + 32 - __clz(read);
     }
-    if (steps != nullptr) {
-      for (Index place = count + lane; place < max_time; place += 32) {
-        steps[b * max_time + place] = -1;
-      }
+    for (Index place = count + lane; place < max_time; place += 32) {
+      steps[b * max_time + place] = -1;
     }
-    if (lane == 0) lengths[b] = refuses_gaps && count < end ? -1 : count;
+    if (lane == 0) lengths[b] = count;
   }
 }
 

@@ -3,11 +3,9 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/mask_shapes.h"
 #include "kernels/op_backend.h"
 #include "kernels/pool_threads.h"
 #include "kernels/xla/buffer_sizes.h"
@@ -115,11 +113,9 @@ ffi::Error ReadMask(ffi::ThreadPool, ffi::Span<const int64_t> integers,
                     ffi::RemainingArgs args, ffi::RemainingRets results) {
   return Handle([&] {
     const Buffers given(args, results);
-    std::string owner;
-    const auto mask =
-        XlaCallOf<RnnMask>(integers.begin(), integers.size(), &owner);
     CpuBackend backend{Threads()};
-    return WithOwner(given.ReadMask(mask, &backend), owner);
+    return given.ReadMask(XlaCallOf<RnnMask>(integers.begin(), integers.size()),
+                          &backend);
   });
 }
 

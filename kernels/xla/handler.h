@@ -85,15 +85,11 @@ class Buffers {
                                      tensors,
                                      call.to_params ? result(0) : arg(0));
   }
-  // LengthsFromMask has one result, and ReadMask three.
   RnnStatus ReadMask(RnnMask mask, RnnBackend* backend) const {
     mask.values = static_cast<const bool*>(arg(kMask));
-    int64_t* found[kNumMaskOutputs] = {};
-    for (size_t i = 0; i < results_.size(); ++i) {
-      found[i] = static_cast<int64_t*>(result(i));
-    }
+    const auto found = [&](int i) { return static_cast<int64_t*>(result(i)); };
     return backend->ReadMask(
-        mask, {found[kMaskLengths], found[kMaskPlaces], found[kMaskSteps]});
+        mask, {found(kMaskLengths), found(kMaskPlaces), found(kMaskSteps)});
   }
   RnnStatus MoveSteps(StepMove move, RnnBackend* backend) const {
     move.from = arg(kUnmoved);

@@ -140,14 +140,11 @@ class KerasLowering : public ConversionLowering<KerasLayout> {
   }
 };
 
-// LengthsFromMask, which has one output, and ReadMask, which has three.
 class MaskLowering : public Lowering {
  public:
   explicit MaskLowering(OpKernelConstruction* context) : Lowering(context) {
     OP_REQUIRES_OK(context, context->GetAttr("time_major", &mask_.time_major));
     OP_REQUIRES_OK(context, context->GetAttr("owner", &owner_));
-    mask_.refuses_gaps = context->num_outputs() == 1;
-    if (mask_.refuses_gaps) return;
     OP_REQUIRES_OK(context,
                    context->GetAttr("go_backwards", &mask_.is_reversed));
   }
@@ -157,22 +154,20 @@ class MaskLowering : public Lowering {
                      const Inputs& inputs) override {
     RnnMask mask = mask_;
     TF_RETURN_IF_ERROR(
-        mask.refuses_gaps
-            ? ReadMaskShape(inputs(kMask), &mask)
-            : ReadMaskShapes(inputs(kMask), inputs(kMasked), owner_, &mask));
+        ReadMaskShapes(inputs(kMask), inputs(kMasked), owner_, &mask));
     std::vector<xla::Shape> shapes(
-        context->num_outputs(),
+        kNumMaskOutputs,
         DenseShape(xla::S64,
                    tensorflow::TensorShape({mask.batch_size, mask.max_time})));
     shapes[kMaskLengths] =
         DenseShape(xla::S64, tensorflow::TensorShape({mask.batch_size}));
-    // Of ReadMask's values, only the shape is read.
+    // Of the values, only the shape is read.
     Inputs read = inputs;
     read.ops.resize(kMasked);
     read.xla_shapes.resize(kMasked);
     int output = 0;
     for (const XlaOp result :
-         Call(context, kXlaReadMask, XlaConfig(mask, owner_), read, shapes)) {
+         Call(context, kXlaReadMask, XlaConfig(mask), read, shapes)) {
       context->SetOutput(output++, result);
     }
     return absl::OkStatus();
@@ -215,7 +210,6 @@ CRNN_REGISTER_LOWERING("ParamsToCanonical", ParamsToCanonicalLowering);
 CRNN_REGISTER_LOWERING("KerasToParams", KerasLowering<true>);
 CRNN_REGISTER_LOWERING("ParamsToKeras", KerasLowering<false>);
 CRNN_REGISTER_LOWERING("ReadMask", MaskLowering);
-CRNN_REGISTER_LOWERING("LengthsFromMask", MaskLowering);
 CRNN_REGISTER_LOWERING("PackSteps", MoveStepsLowering);
 CRNN_REGISTER_LOWERING("UnpackSteps", MoveStepsLowering);
 

@@ -66,7 +66,6 @@ void VisitFields(RnnMask& mask, Visit& visit) {
   visit(mask.time_major);
   visit(mask.is_reversed);
   visit(mask.is_shared);
-  visit(mask.refuses_gaps);
 }
 template <typename Visit>
 void VisitFields(StepMove& move, Visit& visit) {
@@ -112,13 +111,11 @@ struct FromIntegers {
   }
 };
 
-// Returns the attribute as XLA's compiler takes it. `owner` is at its end, a
-// number for each character.
+// Returns the attribute as XLA's compiler takes it.
 template <typename Call>
-std::string XlaConfig(Call call, const std::string& owner = "") {
+std::string XlaConfig(Call call) {
   ToIntegers to;
   VisitFields(call, to);
-  for (const char character : owner) to.integers.push_back(character);
   std::string text;
   for (const int64_t number : to.integers) {
     text += (text.empty() ? "" : ", ") + std::to_string(number);
@@ -128,12 +125,10 @@ std::string XlaConfig(Call call, const std::string& owner = "") {
 
 // Reads the array at run time. Throws std::out_of_range if it is too short.
 template <typename Call>
-Call XlaCallOf(const int64_t* integers, size_t size,
-               std::string* owner = nullptr) {
+Call XlaCallOf(const int64_t* integers, size_t size) {
   Call call;
   FromIntegers from = {integers, integers + size};
   VisitFields(call, from);
-  if (owner != nullptr) owner->assign(from.next, integers + size);
   return call;
 }
 

@@ -28,7 +28,7 @@ EXPECTED = (
 OPS = (
     *("forward", "backward", "params_size"),
     *("canonical_to_params", "params_to_canonical", "keras_to_params", "params_to_keras"),
-    *("read_mask", "pack_steps", "unpack_steps", "lengths_from_mask"),
+    *("read_mask", "pack_steps", "unpack_steps"),
 )
 _SPEC = ("rnn_mode", "num_layers", "num_units", "num_proj", "input_mode", "direction", "bias_mode")
 _OTHER_DTYPES = ("int32", "int64", "uint8", "bool", "complex64")
@@ -186,8 +186,6 @@ def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, An
     lead = (time, batch) if time_major else (batch, time)
     if "mask" in case["op"] or case["op"].endswith("pack_steps"):
         attributes = {"time_major": time_major}
-        if case["op"] == "lengths_from_mask":
-            return {"mask": tensor(*lead, dtype="bool")}, {**attributes, "owner": "layer 'a'"}
         attributes["go_backwards"] = network["direction"] == "bidirectional"
         values = tensor(*lead, network["input_size"])
         if case["op"] == "read_mask":

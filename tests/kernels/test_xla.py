@@ -181,21 +181,6 @@ def test_a_wrong_length_is_an_error(dtype, wrong):
         run(draw(2, 5, 3), lengths)
 
 
-def test_a_mask_with_gaps_is_an_error_where_it_must_have_none():
-    mask = tf.constant([[True, True, False], [True, False, True]])
-    for time_major in (False, True):
-        run = tf.function(
-            lambda mask, time_major=time_major: op_library.raw_ops.cudnn_rnn_tf_lengths_from_mask(
-                mask=mask, time_major=time_major, owner="layer 'a'"
-            ),
-            jit_compile=True,
-        )
-        right = tf.sequence_mask([2, 0, 3])
-        np.testing.assert_array_equal(run(tf.transpose(right) if time_major else right), [2, 0, 3])
-        with pytest.raises(tf.errors.InvalidArgumentError, match="the mask of layer 'a' to be pad"):
-            run(tf.transpose(mask) if time_major else mask)
-
-
 def test_a_shape_that_xla_does_not_know_is_an_error_that_says_what_to_write():
     layer = crnn.CudnnLSTM(1, 4)
     run = tf.function(lambda x, rows: layer(tf.boolean_mask(x, rows)), jit_compile=True)

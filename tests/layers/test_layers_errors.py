@@ -361,7 +361,6 @@ def test_errors_of_ops_that_run_by_themselves_say_what_the_kernels_say():
     for call in (
         lambda: ops.forward(config, x, [h], params, sequence_lengths=tf.constant([4, 9])),
         lambda: make("gru")(INPUTS, sequence_lengths=[4, 9]),
-        lambda: raw_ops.cudnn_rnn_tf_lengths_from_mask(mask=mask),
         lambda: raw_ops.cudnn_rnn_tf_read_mask(mask=mask[:, :2], values=x),
         lambda: raw_ops.cudnn_rnn_tf_canonical_to_params(weights=[x], biases=[h], **attributes),
         lambda: raw_ops.cudnn_rnn_tf_params_to_canonical(params=x, **counts, **attributes),

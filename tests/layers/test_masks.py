@@ -181,17 +181,6 @@ def test_places_of_strangers_read_nothing_else(op, repeat):
         op(values=values, places=far[:1], steps=far)
 
 
-def test_an_earlier_op_still_refuses_gaps():
-    """SavedModels of earlier versions have this op."""
-    lengths_of = lambda mask: raw_ops.cudnn_rnn_tf_lengths_from_mask(  # noqa: E731
-        mask=tf.constant(mask), owner="layer 'net'"
-    )
-    np.testing.assert_array_equal(lengths_of([[True, True, False], [False] * 3]), [2, 0])
-    with tf.device("CPU:0"):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="'net'.*padded on the right"):
-            lengths_of([[True, False, True]])
-
-
 # Layers on top of each other.
 
 
