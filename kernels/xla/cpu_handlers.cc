@@ -30,11 +30,11 @@ absl::Status XlaCpuBufferSizes(bool /*is_backward*/, XlaPass* pass,
 namespace {
 
 // At most as many threads of the pool run as the sizes of the buffers are for.
-Threads ThreadsOf(ffi::ThreadPool* pool, int64_t num_threads) {
+Threads ThreadsOf(ffi::ThreadPool pool, int64_t num_threads) {
   const auto run = [pool](int64_t members,
-                          const std::function<void(int64_t)>& body) {
-    RunInPool(pool,
-              std::min(members, std::max<int64_t>(1, pool->num_threads())),
+                          const std::function<void(int64_t)>& body) mutable {
+    RunInPool(&pool,
+              std::min(members, std::max<int64_t>(1, pool.num_threads())),
               body);
   };
   return {num_threads, run};
@@ -74,7 +74,7 @@ ffi::Error Forward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
     const Buffers given(args, results);
     Call call(integers, given);
     RnnForwardBuffers buffers = given.OfForward(call.pass);
-    CpuBackend backend(ThreadsOf(&pool, call.pass.num_threads));
+    CpuBackend backend(ThreadsOf(pool, call.pass.num_threads));
     const RnnStatus status = call.Plan(given.arg(kSequenceLengths), &backend);
     if (!status.ok()) return status;
     buffers.sequence_lengths = call.lengths;
@@ -88,7 +88,7 @@ ffi::Error Backward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
   return Handle([&]() -> RnnStatus {
     const Buffers given(args, results);
     Call call(integers, given);
-    CpuBackend backend(ThreadsOf(&pool, call.pass.num_threads));
+    CpuBackend backend(ThreadsOf(pool, call.pass.num_threads));
     const RnnStatus status = call.Plan(given.arg(kSequenceLengths), &backend);
     if (!status.ok()) return status;
     RnnBackwardBuffers buffers = given.OfBackward(call.pass);
@@ -98,59 +98,21 @@ ffi::Error Backward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
   });
 }
 
-ffi::Error KerasTensors(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
-                        ffi::RemainingArgs args, ffi::RemainingRets results) {
-  return Handle([&] {
-    const Buffers given(args, results);
-    CpuBackend backend(ThreadsOf(&pool, tensorflow::port::MaxParallelism()));
-    return given.MoveKerasTensors(
-        XlaCallOf<XlaKerasTensors>(integers.begin(), integers.size()),
-        &backend);
-  });
+std::unique_ptr<CpuBackend> BackendOf(ffi::ThreadPool pool) {
+  return std::make_unique<CpuBackend>(
+      ThreadsOf(pool, tensorflow::port::MaxParallelism()));
 }
+template <typename Call>
+constexpr auto kHandle = HandleCall<Call, BackendOf, ffi::ThreadPool>;
 
-ffi::Error ReadMask(ffi::ThreadPool, ffi::Span<const int64_t> integers,
-                    ffi::RemainingArgs args, ffi::RemainingRets results) {
-  return Handle([&] {
-    const Buffers given(args, results);
-    CpuBackend backend{Threads()};
-    return given.ReadMask(XlaCallOf<RnnMask>(integers.begin(), integers.size()),
-                          &backend);
-  });
-}
-
-ffi::Error MoveSteps(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
-                     ffi::RemainingArgs args, ffi::RemainingRets results) {
-  return Handle([&] {
-    const Buffers given(args, results);
-    CpuBackend backend(ThreadsOf(&pool, tensorflow::port::MaxParallelism()));
-    return given.MoveSteps(
-        XlaCallOf<StepMove>(integers.begin(), integers.size()), &backend);
-  });
-}
-
-#define CRNN_BINDING                            \
-  ffi::Ffi::Bind()                              \
-      .Ctx<ffi::ThreadPool>()                   \
-      .Attr<ffi::Span<const int64_t>>(kXlaCall) \
-      .RemainingArgs()                          \
-      .RemainingRets()
-XLA_FFI_DEFINE_HANDLER(kForward, Forward, CRNN_BINDING);
-XLA_FFI_DEFINE_HANDLER(kBackward, Backward, CRNN_BINDING);
-XLA_FFI_DEFINE_HANDLER(kKerasTensors, KerasTensors, CRNN_BINDING);
-XLA_FFI_DEFINE_HANDLER(kReadMask, ReadMask, CRNN_BINDING);
-XLA_FFI_DEFINE_HANDLER(kMoveSteps, MoveSteps, CRNN_BINDING);
-#undef CRNN_BINDING
+#define CRNN_REGISTER(name, function) \
+  CRNN_REGISTER_HANDLER(name, function, "Host", .Ctx<ffi::ThreadPool>())
+CRNN_REGISTER(kXlaForward, Forward);
+CRNN_REGISTER(kXlaBackward, Backward);
+CRNN_REGISTER(kXlaKerasTensors, kHandle<XlaKerasTensors>);
+CRNN_REGISTER(kXlaReadMask, kHandle<RnnMask>);
+CRNN_REGISTER(kXlaMoveSteps, kHandle<StepMove>);
+#undef CRNN_REGISTER
 
 }  // namespace
 }  // namespace cudnn_rnn_tf
-
-#define CRNN_REGISTER(name, handler)                                     \
-  XLA_FFI_REGISTER_HANDLER(XLA_FFI_GetApi(), cudnn_rnn_tf::name, "Host", \
-                           cudnn_rnn_tf::handler)
-CRNN_REGISTER(kXlaForward, kForward);
-CRNN_REGISTER(kXlaBackward, kBackward);
-CRNN_REGISTER(kXlaKerasTensors, kKerasTensors);
-CRNN_REGISTER(kXlaReadMask, kReadMask);
-CRNN_REGISTER(kXlaMoveSteps, kMoveSteps);
-#undef CRNN_REGISTER

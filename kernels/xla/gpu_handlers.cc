@@ -28,7 +28,7 @@ absl::StatusOr<stream_executor::StreamExecutor*> ExecutorOf(int device) {
   return platform->ExecutorForDevice(device);
 }
 
-std::unique_ptr<GpuBackend> BackendOn(int device, void* stream) {
+std::unique_ptr<GpuBackend> BackendOn(void* stream, int32_t device) {
   GpuResources resources;
   resources.device = device;
   resources.stream = stream;
@@ -42,7 +42,7 @@ class PassCall {
            const ffi::RemainingArgs& args, const ffi::RemainingRets& results)
       : given(args, results),
         pass(XlaCallOf<XlaPass>(integers.begin(), integers.size())),
-        backend(BackendOn(device, stream)),
+        backend(BackendOn(stream, device)),
         stream_(static_cast<CUstream>(stream)) {}
 
   // Finds the plan by which the pass was compiled, and checks that the buffers
@@ -121,53 +121,21 @@ ffi::Error Backward(void* stream, int32_t device,
   });
 }
 
-ffi::Error KerasTensors(void* stream, int32_t device,
-                        ffi::Span<const int64_t> integers,
-                        ffi::RemainingArgs args, ffi::RemainingRets results) {
-  return Handle([&] {
-    const Buffers given(args, results);
-    const auto call =
-        XlaCallOf<XlaKerasTensors>(integers.begin(), integers.size());
-    return given.MoveKerasTensors(call, BackendOn(device, stream).get());
-  });
-}
-
-ffi::Error ReadMask(void* stream, int32_t device,
-                    ffi::Span<const int64_t> integers, ffi::RemainingArgs args,
-                    ffi::RemainingRets results) {
-  return Handle([&] {
-    const Buffers given(args, results);
-    return given.ReadMask(XlaCallOf<RnnMask>(integers.begin(), integers.size()),
-                          BackendOn(device, stream).get());
-  });
-}
-
-ffi::Error MoveSteps(void* stream, int32_t device,
-                     ffi::Span<const int64_t> integers, ffi::RemainingArgs args,
-                     ffi::RemainingRets results) {
-  return Handle([&] {
-    const Buffers given(args, results);
-    return given.MoveSteps(
-        XlaCallOf<StepMove>(integers.begin(), integers.size()),
-        BackendOn(device, stream).get());
-  });
-}
-
 // XLA captures only handlers that are declared to be compatible with its
 // command buffers. These are not, since the backend replays graphs of its own.
-#define CRNN_BINDING                            \
-  ffi::Ffi::Bind()                              \
-      .Ctx<ffi::PlatformStream<void*>>()        \
-      .Ctx<ffi::DeviceOrdinal>()                \
-      .Attr<ffi::Span<const int64_t>>(kXlaCall) \
-      .RemainingArgs()                          \
-      .RemainingRets()
-XLA_FFI_DEFINE_HANDLER(kForward, Forward, CRNN_BINDING);
-XLA_FFI_DEFINE_HANDLER(kBackward, Backward, CRNN_BINDING);
-XLA_FFI_DEFINE_HANDLER(kKerasTensors, KerasTensors, CRNN_BINDING);
-XLA_FFI_DEFINE_HANDLER(kReadMask, ReadMask, CRNN_BINDING);
-XLA_FFI_DEFINE_HANDLER(kMoveSteps, MoveSteps, CRNN_BINDING);
-#undef CRNN_BINDING
+template <typename Call>
+constexpr auto kHandle = HandleCall<Call, BackendOn, void*, int32_t>;
+
+#define CRNN_REGISTER(name, function) \
+  CRNN_REGISTER_HANDLER(              \
+      name, function, "CUDA",         \
+      .Ctx<ffi::PlatformStream<void*>>().Ctx<ffi::DeviceOrdinal>())
+CRNN_REGISTER(kXlaForward, Forward);
+CRNN_REGISTER(kXlaBackward, Backward);
+CRNN_REGISTER(kXlaKerasTensors, kHandle<XlaKerasTensors>);
+CRNN_REGISTER(kXlaReadMask, kHandle<RnnMask>);
+CRNN_REGISTER(kXlaMoveSteps, kHandle<StepMove>);
+#undef CRNN_REGISTER
 
 }  // namespace
 
@@ -176,7 +144,7 @@ absl::Status XlaGpuBufferSizes(bool is_backward, int device, XlaPass* pass,
   TF_ASSIGN_OR_RETURN(stream_executor::StreamExecutor* const executor,
                       ExecutorOf(device));
   const auto current = executor->Activate();
-  const std::unique_ptr<GpuBackend> backend = BackendOn(device, nullptr);
+  const std::unique_ptr<GpuBackend> backend = BackendOn(nullptr, device);
   // This makes TensorFlow load its own cuDNN, so that the backend finds it.
   executor->AsDnn();
   std::shared_ptr<const RnnPlan> plan;
@@ -194,13 +162,3 @@ absl::Status XlaGpuBufferSizes(bool is_backward, int device, XlaPass* pass,
 }
 
 }  // namespace cudnn_rnn_tf
-
-#define CRNN_REGISTER(name, handler)                                     \
-  XLA_FFI_REGISTER_HANDLER(XLA_FFI_GetApi(), cudnn_rnn_tf::name, "CUDA", \
-                           cudnn_rnn_tf::handler)
-CRNN_REGISTER(kXlaForward, kForward);
-CRNN_REGISTER(kXlaBackward, kBackward);
-CRNN_REGISTER(kXlaKerasTensors, kKerasTensors);
-CRNN_REGISTER(kXlaReadMask, kReadMask);
-CRNN_REGISTER(kXlaMoveSteps, kMoveSteps);
-#undef CRNN_REGISTER

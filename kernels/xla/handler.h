@@ -73,8 +73,7 @@ class Buffers {
     buffers.workspace = result(kBackwardWorkspace);
     return buffers;
   }
-  RnnStatus MoveKerasTensors(const XlaKerasTensors& call,
-                             RnnBackend* backend) const {
+  RnnStatus Run(const XlaKerasTensors& call, RnnBackend* backend) const {
     const KerasLayout layout(call.spec);
     const size_t count = layout.weights().size() + layout.biases().size();
     std::vector<void*> tensors;
@@ -85,13 +84,13 @@ class Buffers {
                                      tensors,
                                      call.to_params ? result(0) : arg(0));
   }
-  RnnStatus ReadMask(RnnMask mask, RnnBackend* backend) const {
+  RnnStatus Run(RnnMask mask, RnnBackend* backend) const {
     mask.values = static_cast<const bool*>(arg(kMask));
     const auto found = [&](int i) { return static_cast<int64_t*>(result(i)); };
     return backend->ReadMask(
         mask, {found(kMaskLengths), found(kMaskPlaces), found(kMaskSteps)});
   }
-  RnnStatus MoveSteps(StepMove move, RnnBackend* backend) const {
+  RnnStatus Run(StepMove move, RnnBackend* backend) const {
     move.from = arg(kUnmoved);
     move.places = static_cast<const int64_t*>(arg(kPlaces));
     move.steps = static_cast<const int64_t*>(arg(kSteps));
@@ -103,6 +102,28 @@ class Buffers {
   const ffi::RemainingArgs& args_;
   const ffi::RemainingRets& results_;
 };
+
+// The handler of a call that is no pass. `make_backend` makes the backend of
+// the place where XLA runs it.
+template <typename Call, auto make_backend, typename... Place>
+ffi::Error HandleCall(Place... place, ffi::Span<const int64_t> integers,
+                      ffi::RemainingArgs args, ffi::RemainingRets results) {
+  return Handle([&] {
+    const auto backend = make_backend(place...);
+    return Buffers(args, results)
+        .Run(XlaCallOf<Call>(integers.begin(), integers.size()), backend.get());
+  });
+}
+
+// Registers a function as the handler of a call. The binding of the place comes
+// before what all calls have.
+#define CRNN_REGISTER_HANDLER(NAME, FUNCTION, PLATFORM, PLACE)              \
+  XLA_FFI_DEFINE_HANDLER(NAME##Handler, FUNCTION,                           \
+                         ffi::Ffi::Bind()                                   \
+                             PLACE.Attr<ffi::Span<const int64_t>>(kXlaCall) \
+                                 .RemainingArgs()                           \
+                                 .RemainingRets());                         \
+  XLA_FFI_REGISTER_HANDLER(XLA_FFI_GetApi(), NAME, PLATFORM, NAME##Handler)
 
 }  // namespace cudnn_rnn_tf
 
