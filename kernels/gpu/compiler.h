@@ -121,6 +121,16 @@ inline RnnStatus EnqueueFill(CUstream stream, void* to, unsigned char byte,
                     "fill device memory");
 }
 
+// Copies device memory to the host, which waits for the device.
+inline RnnStatus CopyToHost(CUstream stream, const void* from, void* to,
+                            size_t bytes) {
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuMemcpyDtoHAsync(
+                     to, reinterpret_cast<CUdeviceptr>(from), bytes, stream),
+                 "copy to the host"));
+  return CudaStatus(Gpu().cuda.cuStreamSynchronize(stream), "wait for a copy");
+}
+
 // Enqueues a kernel. The arguments must have the types of its parameters, where
 // device memory is of any type.
 template <typename... Arguments>

@@ -14,7 +14,6 @@
 
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/graph_cache.h"
-#include "kernels/gpu/host_copy.h"
 #include "kernels/never_destroyed.h"
 #include "kernels/plan_cache.h"
 
@@ -135,12 +134,13 @@ RnnStatus GpuBackend::Plan(const RnnProblem& given, int choice,
 
 RnnStatus GpuBackend::FetchLengths(const RnnProblem& problem,
                                    RnnLengths* lengths) {
-  const HostCopy<int64_t> copied(problem.batch_size);
-  CRNN_RETURN_IF_ERROR(copied.Fetch(stream(), lengths->on_device));
+  std::vector<int64_t> copied(problem.batch_size);
+  CRNN_RETURN_IF_ERROR(CopyToHost(stream(), lengths->on_device, copied.data(),
+                                  copied.size() * sizeof(copied[0])));
   // A length that does not fit 32 bits is clamped and then found out of range.
-  for (int64_t b = 0; b < problem.batch_size; ++b) {
-    host_lengths_.push_back(static_cast<int32_t>(std::clamp<int64_t>(
-        copied.items()[b], -1, std::numeric_limits<int32_t>::max())));
+  for (const int64_t length : copied) {
+    host_lengths_.push_back(static_cast<int32_t>(
+        std::clamp<int64_t>(length, -1, std::numeric_limits<int32_t>::max())));
   }
   *lengths = {host_lengths_.data(), nullptr};
   return {};

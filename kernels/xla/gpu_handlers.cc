@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/gpu/compiler.h"
 #include "kernels/gpu/gpu_plan.h"
-#include "kernels/gpu/host_copy.h"
 #include "kernels/op_backend_gpu.h"
 #include "kernels/tensorflow_versions.h"  // First.
 #include "kernels/xla/buffer_sizes.h"
@@ -80,10 +80,7 @@ class PassCall {
       buffers->device_seed = seed;
       return {};
     }
-    const HostCopy<uint64_t> copy(2);
-    CRNN_RETURN_IF_ERROR(copy.Fetch(stream_, seed));
-    std::copy_n(copy.items(), 2, buffers->seed);
-    return {};
+    return CopyToHost(stream_, seed, buffers->seed, sizeof(buffers->seed));
   }
 
   const Buffers given;
