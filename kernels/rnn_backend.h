@@ -239,13 +239,8 @@ class RnnBackend {
   virtual RnnStatus Backward(const RnnPlan& plan,
                              const RnnBackwardBuffers& buffers) = 0;
   // Finds the steps that a mask selects.
-  virtual RnnStatus ReadMask(const RnnMask& /*mask*/,
-                             const MaskedSteps& /*found*/) {
-    return {RnnStatus::Code::kUnimplemented, "the backend reads no masks"};
-  }
-  virtual RnnStatus MoveSteps(const StepMove& /*move*/) {
-    return {RnnStatus::Code::kUnimplemented, "the backend moves no steps"};
-  }
+  virtual RnnStatus ReadMask(const RnnMask& mask, const MaskedSteps& found) = 0;
+  virtual RnnStatus MoveSteps(const StepMove& move) = 0;
   // Copies within the device's memory, in order with the other work that is
   // enqueued there.
   virtual RnnStatus Copy(const void* from, void* to, size_t bytes) = 0;
@@ -253,12 +248,10 @@ class RnnBackend {
   // Copies the tensors of Keras's layers, the layout's weights and then its
   // biases, to their places in the parameters, or from there if `to_params` is
   // false. Their numbers have `item_bytes` bytes each.
-  virtual RnnStatus MoveKerasTensors(const KerasLayout& /*layout*/,
-                                     size_t /*item_bytes*/, bool /*to_params*/,
-                                     const std::vector<void*>& /*tensors*/,
-                                     void* /*params*/) {
-    return {RnnStatus::Code::kUnimplemented, "the backend moves no tensors"};
-  }
+  virtual RnnStatus MoveKerasTensors(const KerasLayout& layout,
+                                     size_t item_bytes, bool to_params,
+                                     const std::vector<void*>& tensors,
+                                     void* params) = 0;
 };
 
 }  // namespace cudnn_rnn_tf

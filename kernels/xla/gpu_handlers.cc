@@ -1,10 +1,8 @@
 // A function that XLA compiled for a GPU calls these handlers at run time. They
 // enqueue passes into XLA's stream and wait for nothing, unless cuDNN runs a
 // pass with lengths or dropout.
-#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
