@@ -3,8 +3,8 @@
 #include <string>
 #include <type_traits>
 
-#include "kernels/cpu/masked_steps.h"
 #include "kernels/mask_shapes.h"
+#include "kernels/masked_steps.h"
 #include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_status.h"
@@ -85,7 +85,7 @@ class MoveStepsOp : public OpKernel {
     move.steps = context->input(kSteps).flat<int64_t>().data();
     bool keeps_places = false;
     if constexpr (std::is_same_v<Device, CpuDevice>) {
-      keeps_places = cpu::KeepsPlaces(move);
+      keeps_places = KeepsPlaces(move);
     }
     if (keeps_places && move.packs) {
       context->set_output(0, values);

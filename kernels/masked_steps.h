@@ -71,6 +71,10 @@ struct StepMove {
   }
 };
 
+// Tells whether a move, whose places are in host memory, leaves every step that
+// is not masked where it is.
+bool KeepsPlaces(const StepMove& move);
+
 }  // namespace cudnn_rnn_tf
 
 #endif  // CUDNN_RNN_TF_KERNELS_MASKED_STEPS_H_

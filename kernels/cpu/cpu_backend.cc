@@ -12,8 +12,6 @@
 
 #include "kernels/cpu/cpu_network.h"
 #include "kernels/cpu/division.h"
-#include "kernels/cpu/keras_tensors.h"
-#include "kernels/cpu/masked_steps.h"
 #include "kernels/cpu/storage.h"
 #include "kernels/never_destroyed.h"
 #include "kernels/param_layout.h"
@@ -167,7 +165,8 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
                 const Threads& threads, int64_t most_threads,
                 const CpuPackedParams* packed, RnnBufferSizes* sizes) {
   const RnnSpec& spec = problem.spec;
-  const int64_t num_threads = ThreadsInForward<Compute>(problem, most_threads);
+  const int64_t num_threads =
+      ThreadsInForward(problem, ThisCore<Compute>(problem), most_threads);
   Arena workspace(buffers.workspace);
   Arena reserve_arena(buffers.reserve_space);
   const CpuReserve<Compute> reserve(
@@ -382,26 +381,6 @@ RnnStatus CpuBackend::Backward(const RnnPlan& plan,
   return {};
 }
 
-RnnStatus CpuBackend::ReadMask(const RnnMask& mask, const MaskedSteps& found) {
-  cpu::ReadMask(mask, found);
-  return {};
-}
-
-RnnStatus CpuBackend::MoveSteps(const StepMove& move) {
-  // Waking threads takes as long as copying about this many bytes.
-  constexpr int64_t kWorthThreads = 1 << 18;
-  const int64_t bytes_of_sequence =
-      move.max_time * move.width * static_cast<int64_t>(SizeOf(move.dtype));
-  const int64_t range = std::max<int64_t>(
-      1, kWorthThreads / std::max<int64_t>(1, bytes_of_sequence));
-  Schedule schedule(CeilDiv(move.batch_size, range) > 1 ? threads_.count : 1);
-  schedule.AddRanges(move.batch_size, range, [&](int64_t first, int64_t last) {
-    cpu::MoveSteps(move, first, last);
-  });
-  schedule.Run(threads_);
-  return {};
-}
-
 RnnStatus CpuBackend::Copy(const void* from, void* to, size_t bytes) {
   // An empty tensor may have a null address, which memcpy must not get even for
   // zero bytes.
@@ -411,20 +390,6 @@ RnnStatus CpuBackend::Copy(const void* from, void* to, size_t bytes) {
 
 RnnStatus CpuBackend::SetZero(void* to, size_t bytes) {
   if (bytes > 0) std::memset(to, 0, bytes);
-  return {};
-}
-
-RnnStatus CpuBackend::MoveKerasTensors(const KerasLayout& layout,
-                                       size_t item_bytes, bool to_params,
-                                       const std::vector<void*>& tensors,
-                                       void* params) {
-  auto tensor = tensors.begin();
-  for (const auto* const places : {&layout.weights(), &layout.biases()}) {
-    for (const KerasTensor& place : *places) {
-      MoveKerasTensor(place, item_bytes, to_params, *tensor++, params,
-                      threads_);
-    }
-  }
   return {};
 }
 

@@ -64,7 +64,8 @@ int64_t OwnCacheBytes() {
 #endif
 }
 
-// Returns the properties of this machine's cores.
+}  // namespace
+
 template <typename T>
 Core ThisCore(const RnnProblem& problem) {
   const SimdKernels<T>& simd = Kernels<T>();
@@ -79,8 +80,8 @@ Core ThisCore(const RnnProblem& problem) {
   }
   return core;
 }
-
-}  // namespace
+template Core ThisCore<float>(const RnnProblem&);
+template Core ThisCore<double>(const RnnProblem&);
 
 int64_t ThreadsInSteps(const RnnProblem& problem, const Division& division) {
   return problem.spec.num_dirs() * PackedRows::NumBlocks(problem.batch_size) *
@@ -127,11 +128,6 @@ Division DivideGroups(const RnnProblem& problem, const Core& core,
   return best;
 }
 
-template <typename T>
-Division DivideGroups(const RnnProblem& problem, int64_t num_threads) {
-  return DivideGroups(problem, ThisCore<T>(problem), num_threads);
-}
-
 int64_t ThreadsInForward(const RnnProblem& problem, const Core& core,
                          int64_t num_threads) {
   const Division division = DivideGroups(problem, core, num_threads);
@@ -150,15 +146,5 @@ int64_t ThreadsInForward(const RnnProblem& problem, const Core& core,
       num_threads >= 2 * in_steps && input_cycles / in_steps > division.cycles;
   return all_help ? num_threads : in_steps;
 }
-
-template <typename T>
-int64_t ThreadsInForward(const RnnProblem& problem, int64_t num_threads) {
-  return ThreadsInForward(problem, ThisCore<T>(problem), num_threads);
-}
-
-template Division DivideGroups<float>(const RnnProblem&, int64_t);
-template Division DivideGroups<double>(const RnnProblem&, int64_t);
-template int64_t ThreadsInForward<float>(const RnnProblem&, int64_t);
-template int64_t ThreadsInForward<double>(const RnnProblem&, int64_t);
 
 }  // namespace cudnn_rnn_tf

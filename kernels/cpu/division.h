@@ -30,13 +30,15 @@ struct Core {
   int64_t matrix_rows = 1;
 };
 
+// Returns the properties of this machine's cores, for a problem that is
+// computed in T.
+template <typename T>
+Core ThisCore(const RnnProblem& problem);
+
 // Returns the division with which, by an estimate, the slowest thread takes the
 // fewest cycles for a step.
 Division DivideGroups(const RnnProblem& problem, const Core& core,
                       int64_t num_threads);
-// The same for the cores of this machine.
-template <typename T>
-Division DivideGroups(const RnnProblem& problem, int64_t num_threads);
 
 // Returns how many threads can work on the steps at the same time.
 int64_t ThreadsInSteps(const RnnProblem& problem, const Division& division);
@@ -49,9 +51,6 @@ int64_t ThreadsInSteps(const RnnProblem& problem, const Division& division);
 // threads, all of them share these products.
 int64_t ThreadsInForward(const RnnProblem& problem, const Core& core,
                          int64_t num_threads);
-// The same for the cores of this machine.
-template <typename T>
-int64_t ThreadsInForward(const RnnProblem& problem, int64_t num_threads);
 
 }  // namespace cudnn_rnn_tf
 

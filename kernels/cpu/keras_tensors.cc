@@ -1,10 +1,12 @@
-#include "kernels/cpu/keras_tensors.h"
-
+// CpuBackend moves the weights of Keras's layers here.
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/ceil_div.h"
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/simd_kernels.h"
+#include "kernels/keras_layout.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -68,22 +70,32 @@ void Move(const KerasTensor& place, bool to_params, T* tensor, T* params,
 
 }  // namespace
 
-void MoveKerasTensor(const KerasTensor& place, size_t item_bytes,
-                     bool to_params, void* tensor, void* params,
-                     const Threads& threads) {
-  const auto move = [&](auto number) {
-    using T = decltype(number);
-    Move(place, to_params, static_cast<T*>(tensor), static_cast<T*>(params),
-         threads);
-  };
-  switch (item_bytes) {
-    case sizeof(double):
-      return move(double());
-    case sizeof(float):
-      return move(float());
-    default:
-      return move(uint16_t());
+RnnStatus CpuBackend::MoveKerasTensors(const KerasLayout& layout,
+                                       size_t item_bytes, bool to_params,
+                                       const std::vector<void*>& tensors,
+                                       void* params) {
+  auto tensor = tensors.begin();
+  for (const auto* const places : {&layout.weights(), &layout.biases()}) {
+    for (const KerasTensor& place : *places) {
+      const auto move = [&, tensor = *tensor](auto number) {
+        using T = decltype(number);
+        Move(place, to_params, static_cast<T*>(tensor), static_cast<T*>(params),
+             threads_);
+      };
+      switch (item_bytes) {
+        case sizeof(double):
+          move(double());
+          break;
+        case sizeof(float):
+          move(float());
+          break;
+        default:
+          move(uint16_t());
+      }
+      ++tensor;
+    }
   }
+  return {};
 }
 
 }  // namespace cudnn_rnn_tf

@@ -1,11 +1,14 @@
-#include "kernels/cpu/masked_steps.h"
+// CpuBackend reads masks and moves masked steps here.
+#include "kernels/masked_steps.h"
 
 #include <algorithm>
 #include <vector>
 
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/schedule.h"
 #include "kernels/cpu/storage.h"
 
-namespace cudnn_rnn_tf::cpu {
+namespace cudnn_rnn_tf {
 namespace {
 
 // Returns the place or the time of the step whose row goes to `at`, in sequence
@@ -35,23 +38,8 @@ void AddRows(const StepMove& move, int64_t b, int64_t place, Compute* sums,
   }
 }
 
-}  // namespace
-
-void ReadMask(const RnnMask& mask, const MaskedSteps& found) {
-  for (int64_t b = 0; b < mask.batch_size; ++b) {
-    const int64_t first = b * mask.max_time;
-    int64_t count = 0;
-    for (int64_t time = 0; time < mask.max_time; ++time) {
-      const bool is_read = mask.at(b, time);
-      found.places[first + time] = is_read ? count : -1 - count;
-      if (is_read) found.steps[first + count++] = time;
-    }
-    std::fill_n(found.steps + first + count, mask.max_time - count, -1);
-    found.lengths[b] = count;
-  }
-}
-
-void MoveSteps(const StepMove& move, int64_t first, int64_t last) {
+// Moves the rows of the sequences in [first, last).
+void Move(const StepMove& move, int64_t first, int64_t last) {
   Dispatch(move.dtype, [&](auto storage, auto compute) {
     using Storage = decltype(storage);
     using Compute = decltype(compute);
@@ -82,6 +70,38 @@ void MoveSteps(const StepMove& move, int64_t first, int64_t last) {
   });
 }
 
+}  // namespace
+
+RnnStatus CpuBackend::ReadMask(const RnnMask& mask, const MaskedSteps& found) {
+  for (int64_t b = 0; b < mask.batch_size; ++b) {
+    const int64_t first = b * mask.max_time;
+    int64_t count = 0;
+    for (int64_t time = 0; time < mask.max_time; ++time) {
+      const bool is_read = mask.at(b, time);
+      found.places[first + time] = is_read ? count : -1 - count;
+      if (is_read) found.steps[first + count++] = time;
+    }
+    std::fill_n(found.steps + first + count, mask.max_time - count, -1);
+    found.lengths[b] = count;
+  }
+  return {};
+}
+
+RnnStatus CpuBackend::MoveSteps(const StepMove& move) {
+  // Waking threads takes as long as copying about this many bytes.
+  constexpr int64_t kWorthThreads = 1 << 18;
+  const int64_t bytes_of_sequence =
+      move.max_time * move.width * static_cast<int64_t>(SizeOf(move.dtype));
+  const int64_t range = std::max<int64_t>(
+      1, kWorthThreads / std::max<int64_t>(1, bytes_of_sequence));
+  Schedule schedule(CeilDiv(move.batch_size, range) > 1 ? threads_.count : 1);
+  schedule.AddRanges(move.batch_size, range, [&](int64_t first, int64_t last) {
+    Move(move, first, last);
+  });
+  schedule.Run(threads_);
+  return {};
+}
+
 bool KeepsPlaces(const StepMove& move) {
   if (move.repeats || move.is_reversed) return false;
   for (int64_t b = 0; b < move.batch_size; ++b) {
@@ -93,4 +113,4 @@ bool KeepsPlaces(const StepMove& move) {
   return true;
 }
 
-}  // namespace cudnn_rnn_tf::cpu
+}  // namespace cudnn_rnn_tf
