@@ -46,7 +46,8 @@ class CpuPredictor:
 
     Raises:
         TypeError: if `layer` is none of these, or `num_threads` no integer.
-        ValueError: if the layer is not built, or `num_threads` does not lie in [1, 1024].
+        ValueError: if the layer is not built or returns cell sequences, or `num_threads` does not
+            lie in [1, 1024].
     """
 
     def __init__(self, layer: CudnnRNN, num_threads: int | None = None):
@@ -54,6 +55,11 @@ class CpuPredictor:
             raise TypeError(
                 "expected layer to be a CudnnLSTM, CudnnGRU, CudnnRNNTanh or CudnnRNNRelu, but "
                 f"received {layer!r}{what_to_pass(layer)}"
+            )
+        if layer.return_cell_sequences:
+            raise ValueError(
+                f"expected return_cell_sequences of layer {layer.name!r} to be False: a "
+                "CpuPredictor returns outputs and final states only"
             )
         if num_threads is None:
             num_threads = min(available_cpus(), _MAX_THREADS)

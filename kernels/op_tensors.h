@@ -8,9 +8,17 @@
 namespace cudnn_rnn_tf {
 
 // What Forward and Backward begin with. There may be no seed. Resets, if any,
-// are Forward's next input, and come last among Backward's.
+// are Forward's next input. Backward's last inputs are resets and the gradient
+// of the cell sequences, if any.
 enum PassInput { kInput, kInputH, kInputC, kParams, kSequenceLengths, kSeed };
-enum ForwardOutput { kOutput, kOutputH, kOutputC, kReserveSpace };
+enum ForwardOutput {
+  kOutput,
+  kOutputH,
+  kOutputC,
+  kReserveSpace,
+  kCellSequences,  // There may be none.
+  kMostForwardOutputs
+};
 // What Backward has in addition, after the seed or, without one, in its place.
 enum BackwardInput {
   kForwardOutput,
@@ -35,8 +43,8 @@ enum BackwardOutput {
   kNumBackprops
 };
 // The calls of XLA's handlers have these results as well: the memory of a pass,
-// and the reserve space, which a backward pass overwrites.
-enum ForwardResult { kForwardWorkspace = kReserveSpace + 1 };
+// and the reserve space, which a backward pass overwrites. A forward pass's
+// workspace comes after all its outputs.
 enum BackwardResult { kUsedReserveSpace = kNumBackprops, kBackwardWorkspace };
 
 // Return the buffers of a pass besides lengths, seeds and memory. `input(i)`
@@ -57,6 +65,8 @@ RnnForwardBuffers ForwardBuffersOf(const RnnProblem& problem,
   buffers.output_h = output(kOutputH);
   buffers.output_c = output(kOutputC);
   buffers.reserve_space = output(kReserveSpace);
+  if (problem.has_cell_sequences)
+    buffers.cell_sequences = output(kCellSequences);
   return buffers;
 }
 template <typename Address, typename Result>
@@ -68,8 +78,11 @@ RnnBackwardBuffers BackwardBuffersOf(const RnnProblem& problem,
   buffers.input_h = input(kInputH);
   buffers.input_c = input(kInputC);
   buffers.params = input(kParams);
-  if (problem.has_resets)
-    buffers.resets = input(own_inputs + kNumBackwardInputs);
+  int last = own_inputs + kNumBackwardInputs;
+  if (problem.has_resets) buffers.resets = input(last++);
+  if (problem.has_cell_sequences) {
+    buffers.cell_sequences_backprop = input(last);
+  }
   buffers.output = input(own_inputs + kForwardOutput);
   buffers.output_backprop = input(own_inputs + kOutputBackprop);
   buffers.output_h_backprop = input(own_inputs + kOutputHBackprop);

@@ -40,26 +40,39 @@ absl::Status ReadSpec(Context* context, RnnSpec* spec,
   return status;
 }
 
-// Reads the attributes that Forward and Backward have in addition.
+// The attributes that Forward and Backward have in addition to a network's.
+struct RunAttrs {
+  bool time_major = true;
+  bool has_sequence_lengths = false;
+  int num_seeds = 1, num_resets = 0, num_cells = 0;
+};
+// Reads these, and those of the network that are left.
 template <typename Context>
-absl::Status ReadRunAttrs(Context* context, RnnSpec* spec, bool* time_major,
-                          bool* has_sequence_lengths, int* num_seeds,
-                          int* num_resets) {
+absl::Status ReadRunAttrs(Context* context, RnnSpec* spec, RunAttrs* attrs) {
   TF_RETURN_IF_ERROR(ReadSpec(context, spec, AttrOf::kPasses));
-  TF_RETURN_IF_ERROR(context->GetAttr("time_major", time_major));
+  TF_RETURN_IF_ERROR(context->GetAttr("time_major", &attrs->time_major));
   TF_RETURN_IF_ERROR(
-      context->GetAttr("has_sequence_lengths", has_sequence_lengths));
+      context->GetAttr("has_sequence_lengths", &attrs->has_sequence_lengths));
   // Lists of types rather than numbers, since a number in an edited graph could
   // be so large that TensorFlow itself would never be done with it.
+  std::vector<tensorflow::DataType> types;
   for (const auto& [attr, what, number] :
-       {std::tuple("Tseed", "one seed", num_seeds),
-        {"Tresets", "one tensor of resets", num_resets}}) {
-    std::vector<tensorflow::DataType> types;
+       {std::tuple("Tseed", "one seed", &attrs->num_seeds),
+        {"Tresets", "one tensor of resets", &attrs->num_resets},
+        {"Tcells", "one tensor of cell_sequences", &attrs->num_cells}}) {
+    types.clear();
     TF_RETURN_IF_ERROR(context->GetAttr(attr, &types));
     *number = static_cast<int>(types.size());
     if (*number <= 1) continue;
     return InvalidArgument("expected at most ", what, ", but received ",
                            *number);
+  }
+  if (attrs->num_cells == 0) return absl::OkStatus();
+  tensorflow::DataType type;
+  TF_RETURN_IF_ERROR(context->GetAttr("T", &type));
+  if (types[0] != type || !spec->is_lstm()) {
+    return InvalidArgument(
+        "expected cell_sequences of an LSTM, of the type of its other tensors");
   }
   return absl::OkStatus();
 }

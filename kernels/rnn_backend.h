@@ -62,6 +62,7 @@ struct RnnProblem {
   bool time_major = true;
   bool has_sequence_lengths = false;
   bool has_resets = false;
+  bool has_cell_sequences = false;  // The last layer's c of all steps.
   // In training, dropout is active, and the forward pass leaves a reserve space
   // for a backward pass.
   bool is_training = true;
@@ -80,6 +81,14 @@ struct RnnProblem {
   bool has_recurrent_dropout() const {
     return is_training && spec.recurrent_dropout > 0.0f;
   }
+  // Says what cuDNN lacks of the problem; empty if it lacks nothing.
+  std::string LackOfCudnn() const {
+    if (has_recurrent_dropout()) return "recurrent_dropout in training";
+    if (has_resets) return "resets";
+    if (has_cell_sequences) return "the cell states of all steps";
+    return spec.is_in_cudnn() ? "" : spec.LackOfCudnn();
+  }
+  bool is_in_cudnn() const { return LackOfCudnn().empty(); }
 };
 
 // Calls visit(field) with each field of a problem, those of its network first.
@@ -88,7 +97,7 @@ template <typename Problem, typename Visit>
 std::enable_if_t<std::is_same_v<std::decay_t<Problem>, RnnProblem>> VisitFields(
     Problem& problem, Visit& visit) {
   auto& [spec, dtype, max_time, batch_size, time_major, has_sequence_lengths,
-         has_resets, is_training, algorithm] = problem;
+         has_resets, has_cell_sequences, is_training, algorithm] = problem;
   VisitFields(spec, [&](const char*, AttrOf, auto& field) { visit(field); });
   visit(dtype);
   visit(max_time);
@@ -96,6 +105,7 @@ std::enable_if_t<std::is_same_v<std::decay_t<Problem>, RnnProblem>> VisitFields(
   visit(time_major);
   visit(has_sequence_lengths);
   visit(has_resets);
+  visit(has_cell_sequences);
   visit(is_training);
   visit(algorithm);
 }
@@ -165,6 +175,8 @@ struct RnnForwardBuffers {
   void* output = nullptr;    // n = D * P
   void* output_h = nullptr;  // n = P
   void* output_c = nullptr;  // n = H; LSTM only.
+  // The last layer's c after each step, n = D * H, if the problem has it.
+  void* cell_sequences = nullptr;
   void* reserve_space = nullptr;
   void* workspace = nullptr;
 };
@@ -181,6 +193,7 @@ struct RnnBackwardBuffers {
   const void* output_backprop = nullptr;
   const void* output_h_backprop = nullptr;
   const void* output_c_backprop = nullptr;
+  const void* cell_sequences_backprop = nullptr;
   void* reserve_space = nullptr;
 
   void* input_backprop = nullptr;

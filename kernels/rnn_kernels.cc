@@ -136,9 +136,10 @@ class ForwardOp : public RnnOp {
         plan == nullptr ? RnnBufferSizes() : plan->sizes;
     const TensorShape shapes[] = {
         run.output_shape, run.h_shape, run.c_shape,
-        TensorShape({static_cast<int64_t>(sizes.reserve_space)})};
-    Tensor* outputs[kReserveSpace + 1];
-    for (int i = 0; i <= kReserveSpace; ++i) {
+        TensorShape({static_cast<int64_t>(sizes.reserve_space)}),
+        run.cells_shape};
+    Tensor* outputs[kMostForwardOutputs] = {};
+    for (int i = 0; i < kCellSequences + reader().num_cells(); ++i) {
       OP_REQUIRES_OK(context,
                      context->allocate_output(i, shapes[i], &outputs[i]));
     }

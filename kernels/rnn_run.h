@@ -29,7 +29,7 @@ inline absl::Status CheckShape(const char* name,
 
 struct RnnRun {
   RnnProblem problem;
-  tensorflow::TensorShape output_shape, h_shape, c_shape;
+  tensorflow::TensorShape output_shape, h_shape, c_shape, cells_shape;
 
   bool empty() const {
     return problem.max_time == 0 || problem.batch_size == 0;
@@ -40,13 +40,13 @@ class RnnRunReader {
  public:
   absl::Status ReadAttrs(tensorflow::OpKernelConstruction* context) {
     TF_RETURN_IF_ERROR(ReadSpec(context, &spec_));
-    return ReadRunAttrs(context, &spec_, &time_major_, &has_sequence_lengths_,
-                        &num_seeds_, &num_resets_);
+    return ReadRunAttrs(context, &spec_, &attrs_);
   }
 
-  int num_seeds() const { return num_seeds_; }
+  int num_seeds() const { return attrs_.num_seeds; }
+  int num_cells() const { return attrs_.num_cells; }
   // The number of inputs that both ops begin with.
-  int num_inputs() const { return kSeed + num_seeds_; }
+  int num_inputs() const { return kSeed + num_seeds(); }
 
   // Checks these inputs. `shape_of(i)` is the shape of input i, and `dtype` the
   // type of the first.
@@ -57,8 +57,8 @@ class RnnRunReader {
     const TensorShape& input = shape_of(kInput);
     if (input.dims() != 3) {
       return InvalidArgument("expected input of rank 3, ",
-                             time_major_ ? "[time, batch, input_size]"
-                                         : "[batch, time, input_size]",
+                             attrs_.time_major ? "[time, batch, input_size]"
+                                               : "[batch, time, input_size]",
                              ", but received shape ", input.DebugString());
     }
     RnnProblem& problem = run->problem;
@@ -66,11 +66,12 @@ class RnnRunReader {
     problem.spec.input_size = input.dim_size(2);
     TF_RETURN_IF_ERROR(CheckSpec(problem.spec));
     problem.dtype = DataTypeOf(dtype);
-    problem.max_time = input.dim_size(time_major_ ? 0 : 1);
-    problem.batch_size = input.dim_size(time_major_ ? 1 : 0);
-    problem.time_major = time_major_;
-    problem.has_sequence_lengths = has_sequence_lengths_;
-    problem.has_resets = num_resets_ > 0;
+    problem.max_time = input.dim_size(attrs_.time_major ? 0 : 1);
+    problem.batch_size = input.dim_size(attrs_.time_major ? 1 : 0);
+    problem.time_major = attrs_.time_major;
+    problem.has_sequence_lengths = attrs_.has_sequence_lengths;
+    problem.has_resets = attrs_.num_resets > 0;
+    problem.has_cell_sequences = num_cells() > 0;
     if (problem.max_time > std::numeric_limits<int32_t>::max() ||
         problem.batch_size > std::numeric_limits<int32_t>::max()) {
       return InvalidArgument(
@@ -95,18 +96,22 @@ class RnnRunReader {
     const auto states = [&](int64_t n, TensorShape* shape) {
       const int64_t layers = spec.num_pseudo_layers();
       return TensorShape::BuildTensorShape(
-          {time_major_ ? layers : b, time_major_ ? b : layers, n}, shape);
+          {attrs_.time_major ? layers : b, attrs_.time_major ? b : layers, n},
+          shape);
     };
     run->output_shape = input;
     TF_RETURN_IF_ERROR(
         run->output_shape.SetDimWithStatus(2, spec.layer_output_size()));
+    run->cells_shape = input;
+    TF_RETURN_IF_ERROR(
+        run->cells_shape.SetDimWithStatus(2, spec.num_dirs() * spec.num_units));
     TF_RETURN_IF_ERROR(states(spec.output_size(), &run->h_shape));
     run->c_shape = TensorShape({0});
     if (spec.is_lstm()) {
       TF_RETURN_IF_ERROR(states(spec.num_units, &run->c_shape));
     }
     const TensorShape& h_shape = shape_of(kInputH);
-    const int batch_axis = time_major_ ? 1 : 0;
+    const int batch_axis = attrs_.time_major ? 1 : 0;
     if (h_shape.dims() == 3 && h_shape.dim_size(batch_axis) != b) {
       // These are mostly a stateful layer's, which the caller does not see.
       return InvalidArgument(
@@ -128,15 +133,15 @@ class RnnRunReader {
     }
     TF_RETURN_IF_ERROR(
         CheckShape("sequence_lengths", shape_of(kSequenceLengths),
-                   TensorShape({has_sequence_lengths_ ? b : 0})));
-    if (num_seeds_ == 0) return absl::OkStatus();
+                   TensorShape({attrs_.has_sequence_lengths ? b : 0})));
+    if (num_seeds() == 0) return absl::OkStatus();
     return CheckShape("seed", shape_of(kSeed), TensorShape({2}));
   }
 
   // Checks the resets, if there are any, which are input number `index` then.
   template <typename ShapeOf>
   absl::Status CheckResets(int index, const ShapeOf& shape_of) const {
-    if (num_resets_ == 0) return absl::OkStatus();
+    if (attrs_.num_resets == 0) return absl::OkStatus();
     tensorflow::TensorShape steps = shape_of(kInput);
     steps.RemoveLastDims(1);
     return CheckShape("resets", shape_of(index), steps);
@@ -151,12 +156,16 @@ class RnnRunReader {
       TF_RETURN_IF_ERROR(CheckShape(
           kBackwardInputNames[i], shape_of(num_inputs() + i), *shapes[i % 3]));
     }
-    return CheckResets(num_inputs() + kNumBackwardInputs, shape_of);
+    const int resets = num_inputs() + kNumBackwardInputs;
+    TF_RETURN_IF_ERROR(CheckResets(resets, shape_of));
+    if (num_cells() == 0) return absl::OkStatus();
+    return CheckShape("cell_sequences_backprop",
+                      shape_of(resets + attrs_.num_resets), run.cells_shape);
   }
 
   absl::Status CheckSeed(const RnnProblem& problem) const {
-    if (num_seeds_ > 0 || !(problem.has_dropout_between_layers() ||
-                            problem.has_recurrent_dropout())) {
+    if (num_seeds() > 0 || !(problem.has_dropout_between_layers() ||
+                             problem.has_recurrent_dropout())) {
       return absl::OkStatus();
     }
     return InvalidArgument(
@@ -178,9 +187,7 @@ class RnnRunReader {
   }
 
   RnnSpec spec_;
-  bool time_major_ = true;
-  bool has_sequence_lengths_ = false;
-  int num_seeds_ = 1, num_resets_ = 0;
+  RunAttrs attrs_;
   mutable std::mutex mutex_;
   mutable int64_t known_input_size_ = -1;
   mutable int64_t params_size_ = 0;

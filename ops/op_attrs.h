@@ -30,7 +30,8 @@
       .Attr("recurrent_activation: string = ''")      \
       .Attr("layer_norm_epsilon: float = 1e-12")      \
       .Attr("Tseed: list({int64}) >= 0 = [DT_INT64]") \
-      .Attr("Tresets: list({bool}) >= 0 = []")
+      .Attr("Tresets: list({bool}) >= 0 = []")        \
+      .Attr("Tcells: list({float64, float32, float16, bfloat16}) >= 0 = []")
 
 #define CRNN_TYPE_ATTR Attr("T: {float64, float32, float16, bfloat16}")
 

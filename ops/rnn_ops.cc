@@ -21,8 +21,8 @@ struct RunShapes {
   RnnSpec spec;
   DimensionHandle time;
   DimensionHandle batch;
-  ShapeHandle input, output, h, c, params;
-  int num_seeds, num_resets;
+  ShapeHandle input, output, h, c, cells, params;
+  RunAttrs attrs;
 };
 
 absl::Status MergeInput(InferenceContext* c, int index, const char* name,
@@ -37,10 +37,10 @@ absl::Status MergeInput(InferenceContext* c, int index, const char* name,
 
 absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
   RnnSpec& spec = shapes->spec;
-  bool time_major, has_sequence_lengths;
   TF_RETURN_IF_ERROR(ReadSpec(c, &spec));
-  TF_RETURN_IF_ERROR(ReadRunAttrs(c, &spec, &time_major, &has_sequence_lengths,
-                                  &shapes->num_seeds, &shapes->num_resets));
+  TF_RETURN_IF_ERROR(ReadRunAttrs(c, &spec, &shapes->attrs));
+  const bool time_major = shapes->attrs.time_major;
+  const bool has_sequence_lengths = shapes->attrs.has_sequence_lengths;
   if (!c->WithRank(c->input(kInput), 3, &shapes->input).ok()) {
     return InvalidArgument(
         "expected input of rank 3, ",
@@ -85,7 +85,7 @@ absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
                  has_sequence_lengths ? c->Vector(shapes->batch) : c->Vector(0),
                  &lengths));
   if (has_sequence_lengths) shapes->batch = c->Dim(lengths, 0);
-  if (shapes->num_seeds > 0) {
+  if (shapes->attrs.num_seeds > 0) {
     TF_RETURN_IF_ERROR(MergeInput(c, kSeed, "seed", c->Vector(2), &unused));
   }
 
@@ -93,6 +93,7 @@ absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
                                 &shapes->params));
   shapes->input = sequence(input_size);
   shapes->output = sequence(c->MakeDim(spec.layer_output_size()));
+  shapes->cells = sequence(c->MakeDim(spec.num_dirs() * spec.num_units));
   shapes->h = states(spec.output_size());
   if (spec.is_lstm()) shapes->c = states(spec.num_units);
   return absl::OkStatus();
@@ -101,7 +102,7 @@ absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
 // Checks the resets, if there are any, which are input number `index` then.
 absl::Status CheckResets(InferenceContext* c, int index,
                          const RunShapes& shapes) {
-  if (shapes.num_resets == 0) return absl::OkStatus();
+  if (shapes.attrs.num_resets == 0) return absl::OkStatus();
   ShapeHandle steps;
   TF_RETURN_IF_ERROR(c->Subshape(shapes.input, 0, 2, &steps));
   return MergeInput(c, index, "resets", steps, &steps);
@@ -110,7 +111,7 @@ absl::Status CheckResets(InferenceContext* c, int index,
 absl::Status ForwardShape(InferenceContext* c) {
   RunShapes shapes;
   TF_RETURN_IF_ERROR(InferRunShapes(c, &shapes));
-  TF_RETURN_IF_ERROR(CheckResets(c, kSeed + shapes.num_seeds, shapes));
+  TF_RETURN_IF_ERROR(CheckResets(c, kSeed + shapes.attrs.num_seeds, shapes));
   bool is_training;
   TF_RETURN_IF_ERROR(c->GetAttr("is_training", &is_training));
   c->set_output(kOutput, shapes.output);
@@ -119,6 +120,7 @@ absl::Status ForwardShape(InferenceContext* c) {
   c->set_output(kReserveSpace, is_training
                                    ? c->Vector(InferenceContext::kUnknownDim)
                                    : c->Vector(0));
+  if (shapes.attrs.num_cells > 0) c->set_output(kCellSequences, shapes.cells);
   return absl::OkStatus();
 }
 
@@ -133,13 +135,19 @@ absl::Status BackwardShape(InferenceContext* c) {
       shapes.h,
       shapes.c,
       c->Vector(InferenceContext::kUnknownDim)};
+  const int own_inputs = kSeed + shapes.attrs.num_seeds;
+  ShapeHandle unused;
   for (int i = 0; i < kNumBackwardInputs; ++i) {
-    ShapeHandle unused;
-    TF_RETURN_IF_ERROR(MergeInput(c, kSeed + shapes.num_seeds + i,
-                                  kBackwardInputNames[i], others[i], &unused));
+    TF_RETURN_IF_ERROR(MergeInput(c, own_inputs + i, kBackwardInputNames[i],
+                                  others[i], &unused));
   }
-  TF_RETURN_IF_ERROR(
-      CheckResets(c, kSeed + shapes.num_seeds + kNumBackwardInputs, shapes));
+  const int resets = own_inputs + kNumBackwardInputs;
+  TF_RETURN_IF_ERROR(CheckResets(c, resets, shapes));
+  if (shapes.attrs.num_cells > 0) {
+    TF_RETURN_IF_ERROR(MergeInput(c, resets + shapes.attrs.num_resets,
+                                  "cell_sequences_backprop", shapes.cells,
+                                  &unused));
+  }
   c->set_output(kInputBackprop, shapes.input);
   c->set_output(kInputHBackprop, shapes.h);
   c->set_output(kInputCBackprop, shapes.c);
@@ -161,6 +169,7 @@ REGISTER_OP("CudnnRnnTf>Forward")
     .Output("output_h: T")
     .Output("output_c: T")
     .Output("reserve_space: uint8")
+    .Output("cell_sequences: Tcells")
     .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.CRNN_RUN_ATTRS
     .Attr("is_training: bool = true")
     .Attr(
@@ -200,6 +209,9 @@ output: The last layer's outputs, [time, batch, D * P].
 output_h: The final hidden states, shaped as input_h.
 output_c: The final cell states, shaped as input_c.
 reserve_space: If is_training, data that Backward reads; else empty, [0].
+cell_sequences: At most one tensor, of an LSTM: the last layer's cell states after
+  each step, [time, batch, D * num_units], unclipped; zero past a sequence's end. A
+  GPU computes it by the algorithm persistent only, step by step.
 dropout: The rate at which outputs of all layers but the last are dropped, in
   training only.
 cell_clip: An LSTM's cell states are clipped to [-cell_clip, cell_clip] wherever
@@ -234,6 +246,7 @@ REGISTER_OP("CudnnRnnTf>Backward")
     .Input("output_c_backprop: T")
     .Input("reserve_space: uint8")
     .Input("resets: Tresets")
+    .Input("cell_sequences_backprop: Tcells")
     .Output("input_backprop: T")
     .Output("input_h_backprop: T")
     .Output("input_c_backprop: T")
@@ -244,7 +257,7 @@ REGISTER_OP("CudnnRnnTf>Backward")
 Computes the gradients of a Forward with is_training, with respect to its inputs.
 
 It takes the inputs, outputs and attributes of that Forward, and the gradients
-with respect to output, output_h and output_c.
+with respect to output, output_h, output_c and cell_sequences.
 )doc");
 
 }  // namespace cudnn_rnn_tf

@@ -38,6 +38,7 @@ class Case:
     is_training: bool
     sequence_lengths: tuple[int, ...] | None
     has_resets: bool = False
+    has_cell_sequences: bool = False
 
     @property
     def resets(self) -> np.ndarray | None:
@@ -62,7 +63,7 @@ class Case:
         parts += [f"clip{config.cell_clip:.2f}"] * bool(config.cell_clip)
         parts += filter(None, [config.activation, config.recurrent_activation])
         parts += ["lengths"] * (self.sequence_lengths is not None)
-        parts += ["resets"] * self.has_resets
+        parts += ["resets"] * self.has_resets + ["cells"] * self.has_cell_sequences
         parts += ["time_major" if self.time_major else "batch_major"]
         parts += ["training" if self.is_training else "inference"]
         return "-".join(parts)
@@ -77,6 +78,7 @@ class Data(NamedTuple):
     seed: np.ndarray
     d_outputs: np.ndarray
     d_states: tuple[np.ndarray, ...]
+    d_cells: tuple[np.ndarray, ...] = ()
 
 
 class Results(NamedTuple):
@@ -87,12 +89,13 @@ class Results(NamedTuple):
     d_inputs: np.ndarray
     d_states: tuple[np.ndarray, ...]
     d_params: np.ndarray
+    cells: tuple[np.ndarray, ...] = ()
 
     def named(self) -> dict[str, np.ndarray]:
         named = {"outputs": self.outputs, "d_inputs": self.d_inputs, "d_params": self.d_params}
         for prefix, states in (("", self.states), ("d_", self.d_states)):
             named |= dict(zip((prefix + "h", prefix + "c"), states, strict=False))
-        return named
+        return named | dict(zip(("cells",), self.cells, strict=False))
 
 
 def mostly_slow(cases: Iterable[Any], every: int = 4, one_of: int = 1) -> list[Any]:
@@ -220,6 +223,16 @@ def with_resets(cases: Iterable[Case], every: int = 3) -> list[Case]:
     ]
 
 
+def with_cell_sequences(cases: Iterable[Case]) -> list[Case]:
+    """Returns the cases, of which LSTMs have cell sequences in half of the cases."""
+    return [
+        dataclasses.replace(
+            case, has_cell_sequences=number % 4 > 1 and case.config.rnn_mode in reference.LSTMS
+        )
+        for number, case in enumerate(cases)
+    ]
+
+
 def numpy_dtype(dtype: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
 
@@ -254,6 +267,10 @@ def draw_data(case: Case, dtype: str, attempt: int = 0) -> Data:
         d_states=tuple(
             draw(*state_lead, n, scale=scale)
             for n, scale in zip(state_sizes, d_scales, strict=False)
+        ),
+        d_cells=tuple(
+            draw(*lead, config.num_units * reference.num_dirs(config), scale=d_scales[1])
+            for _ in range(case.has_cell_sequences)
         ),
     )
 
@@ -343,10 +360,9 @@ def run_reference(case: Case, data: Data) -> tuple[reference.Forward, Results]:
         recurrent_masks=recurrent_masks,
         time_major=case.time_major,
     )
-    gradients = reference.backward(run, data.d_outputs, data.d_states)
-    return run, Results(
-        run.outputs, run.states, gradients.inputs, gradients.states, gradients.params
-    )
+    gradients = reference.backward(run, *data[4:])
+    cells = (run.cells,) * case.has_cell_sequences
+    return run, Results(run.outputs, run.states, *gradients, cells)
 
 
 def run_ops(case: Case, data: Data, jit_compile: bool | None = None) -> Results:
@@ -376,12 +392,14 @@ def run_forward(
     lengths = case.sequence_lengths
     if case.has_resets:
         options["resets"] = tf.constant(case.resets)
+    if case.has_cell_sequences:
+        options["return_cell_sequences"] = True
     states = [tf.constant(state) for state in data.states]
 
     def run(inputs: tf.Tensor, params: tf.Tensor, *states: tf.Tensor) -> tuple[Any, ...]:
         with tf.GradientTape() as tape:
             tape.watch([inputs, params, *states])
-            outputs, final_states = forward(
+            outputs, final_states, *cells = forward(
                 case.config,
                 inputs,
                 states,
@@ -391,12 +409,14 @@ def run_forward(
                 **options,
             )
         d_inputs, d_params, *d_states = tape.gradient(
-            [outputs, *final_states],
+            [outputs, *final_states, *cells],
             [inputs, params, *states],
-            output_gradients=[tf.constant(d) for d in (data.d_outputs, *data.d_states)],
+            output_gradients=list(
+                map(tf.constant, (data.d_outputs, *data.d_states, *data.d_cells))
+            ),
             unconnected_gradients=unconnected_gradients,
         )
-        return outputs, tuple(final_states), d_inputs, tuple(d_states), d_params
+        return outputs, tuple(final_states), d_inputs, tuple(d_states), d_params, tuple(cells)
 
     if jit_compile is not None:
         run = tf.function(run, jit_compile=jit_compile)

@@ -451,6 +451,7 @@ class Forward:
 
     outputs: np.ndarray
     states: tuple[np.ndarray, ...]
+    cells: np.ndarray  # The last layer's c after each step; empty without c.
     # The smallest distance of a number from a kink of its function: of a ReLU's argument from 0, of
     # a cell state from the clip. If rounding can exceed it, gradients may differ.
     margin: float
@@ -526,13 +527,14 @@ def forward(
     for layer in range(config.num_layers):
         if layer > 0 and masks is not None:
             x = x * masks[layer - 1]
-        outputs = []
+        outputs, cells = [], []
         for direction in range(num_dirs(config)):
             index = layer * num_dirs(config) + direction
             h = states[0][index]
             c = states[1][index] if config.rnn_mode in LSTMS else None
             output = np.zeros((max_time, batch_size, h.shape[-1]))
             steps = [{}] * max_time
+            cells.append(np.zeros((max_time, batch_size, 0 if c is None else config.num_units)))
             for t in _steps(direction, max_time):
                 h = np.where(anew[direction][t], 0.0, h)
                 c = None if c is None else np.where(anew[direction][t], 0.0, c)
@@ -548,6 +550,8 @@ def forward(
                 h = np.where(valid[t], new_h, h)
                 c = None if c is None else np.where(valid[t], new_c, c)
                 output[t] = np.where(valid[t], new_h, 0.0)
+                if c is not None:
+                    cells[-1][t] = np.where(valid[t], new_c, 0.0)
                 margin = min(
                     margin, np.where(valid[t], steps[t]["margin"], np.inf).min(initial=np.inf)
                 )
@@ -559,6 +563,7 @@ def forward(
     return Forward(
         outputs=_swap(x, time_major),
         states=tuple(_swap(state, time_major) for state in final_states),
+        cells=_swap(np.concatenate(cells, axis=-1), time_major),
         margin=float(margin),
         config=config,
         time_major=time_major,
@@ -571,13 +576,19 @@ def forward(
     )
 
 
-def backward(run: Forward, d_outputs: np.ndarray, d_states: Sequence[np.ndarray]) -> Gradients:
+def backward(
+    run: Forward,
+    d_outputs: np.ndarray,
+    d_states: Sequence[np.ndarray],
+    d_cells: Sequence[np.ndarray] = (),
+) -> Gradients:
     """Back-propagation through time.
 
     Args:
         run: the forward pass.
         d_outputs: the gradients of its outputs; ignored past a sequence's end.
         d_states: the gradients of its final states.
+        d_cells: that of its cells, in a sequence; ignored past a sequence's end.
     """
     config = run.config
     max_time = run.valid.shape[0]
@@ -596,6 +607,10 @@ def backward(run: Forward, d_outputs: np.ndarray, d_states: Sequence[np.ndarray]
             d_input = np.zeros((*run.valid.shape[:2], fan_in))
             for t in reversed(_steps(direction, max_time)):
                 valid = run.valid[t]
+                if layer + 1 == config.num_layers:
+                    for d in d_cells:
+                        all_dc = np.split(_swap(d, run.time_major)[t], num_dirs(config), axis=-1)
+                        dc = np.where(valid, dc + all_dc[direction], dc)
                 d_input[t], previous_dh, previous_dc, d_params = _step_backward(
                     config,
                     p,

@@ -132,8 +132,8 @@ def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
     Raises:
         TypeError: if `layer` is none of this package's layers.
         ValueError: if it is not built, or Keras has no equivalent: skip input, projection, cell
-            clipping, time-major data, the states of more than one layer, initializers of gates on
-            their own (`PerGate`) other than a forget gate's of ones.
+            clipping, time-major data, cell sequences, the states of more than one layer,
+            initializers of gates on their own (`PerGate`) other than a forget gate's of ones.
     """
     target = "keras.layers"
     network.check_layer(
@@ -144,7 +144,7 @@ def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
         use_layer_norm=False,
         time_major=False,
     )
-    network.check_layer(layer, target, **network.OWN_ACTIVATIONS)
+    network.check_layer(layer, target, return_cell_sequences=False, **network.OWN_ACTIVATIONS)
     if layer.num_layers > 1:
         network.check_layer(layer, target, return_state=False)
     weights = iter(network.pseudo_layers(layer))

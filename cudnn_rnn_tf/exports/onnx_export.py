@@ -156,7 +156,8 @@ def forward(
     resets: tf.Tensor | None = None,
     time_major: bool,
     is_training: bool,
-) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    return_cell_sequences: bool = False,
+) -> tuple[Any, ...]:
     """Runs a network as ops of one layer that are time-major and in float32, as ONNX's nodes are.
 
     It is a substitute for `ops.forward`. Networks that ONNX has no nodes for become loops.
@@ -167,7 +168,8 @@ def forward(
         )
     dtype = inputs.dtype
     others = (config.num_proj, config.cell_clip, config.activation, config.recurrent_activation)
-    if any(others) or config.normalizes or dtype == tf.float64 or resets is not None:
+    is_of_nodes = not (any(others) or config.normalizes or return_cell_sequences)
+    if not is_of_nodes or dtype == tf.float64 or resets is not None:
         return step_by_step.forward(
             config,
             inputs,
@@ -176,6 +178,7 @@ def forward(
             sequence_lengths=sequence_lengths,
             resets=resets,
             time_major=time_major,
+            return_cell_sequences=return_cell_sequences,
         )
 
     def read(tensor: tf.Tensor) -> tf.Tensor:
@@ -232,7 +235,7 @@ def _run_layer(
     lengths = tf.constant([], tf.int32)
     if sequence_lengths is not None:
         lengths = in_32_bits(sequence_lengths)
-    outputs, h, c, _ = raw_ops.cudnn_rnn_tf_forward(
+    outputs, h, c, *_ = raw_ops.cudnn_rnn_tf_forward(
         input=x,
         input_h=states[0],
         input_c=states[1] if config.is_lstm else tf.constant([], tf.float32),

@@ -89,7 +89,7 @@ def _export_layer(
 
 def _forward(
     config: RnnConfig, *arguments: Any, is_training: bool, **options: Any
-) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+) -> tuple[Any, ...]:
     if is_training and (config.dropout or config.recurrent_dropout):
         raise ValueError(
             "a portable SavedModel is for inference, but a layer with dropout is called with "

@@ -98,6 +98,9 @@ class CudnnLSTM(_Gated):
             zeros; TensorFlow 1's `forget_bias` is a `forget_gate_beta`. Regularizers and
             constraints leave them alone.
         layer_norm_epsilon: ε, a normal float32; by default that of TensorFlow 1's cell.
+        return_cell_sequences: whether to return c' of all steps as well, the last layer's, as
+            [B, T, D * H] ([T, B, D * H] time-major) right after the outputs: in their order, zeros
+            where they are zeros, and with gradients. On a GPU, steps run one by one then.
 
     Raises:
         TypeError: if an argument is of the wrong type, or one of another package's layers.
@@ -133,6 +136,7 @@ class CudnnLSTM(_Gated):
         peephole_initializer: Any = None,
         use_layer_norm: bool = False,
         layer_norm_epsilon: float = 1e-12,
+        return_cell_sequences: bool = False,
         recurrent_initializer: Any = None,
         bias_mode: str = "double",
         return_sequences: bool = True,
@@ -165,6 +169,7 @@ class CudnnLSTM(_Gated):
             self.rnn_mode = constants.LSTM_LAYER_NORM
         super().__init__(**_for_all(locals()))
         self.peephole_initializer = keras.initializers.get(peephole_initializer)
+        self.return_cell_sequences = return_cell_sequences
 
     @property
     def num_proj(self) -> int | None:
@@ -182,6 +187,7 @@ class CudnnLSTM(_Gated):
         initializer = keras.initializers.serialize(self.peephole_initializer)
         own = {"use_peepholes": self.use_peepholes, "peephole_initializer": initializer}
         own["use_layer_norm"] = self.use_layer_norm
+        own["return_cell_sequences"] = self.return_cell_sequences
         return without_later({**super().get_config(), **own})
 
 

@@ -115,7 +115,8 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
     Returns:
         outputs [B, T, D * P] ([T, B, D * P] time-major; of ragged inputs, ragged [B, (T), D * P]),
         or [B, D * P] without `return_sequences`; with `return_state`, a tuple of that and the
-        final states, each as its initial state.
+        final states, each as its initial state. An LSTM's `return_cell_sequences` comes before
+        the states.
 
     Raises:
         TypeError: if inputs or states are tensors of another Keras than this one, `tf_keras`, or
@@ -127,6 +128,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
     """
 
     rnn_mode: str
+    return_cell_sequences = False
     # In Keras's layers this is an option. Here, outputs past a sequence's end are always zeros.
     zero_output_for_mask = True
 
@@ -226,6 +228,12 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
                 f"expected zero_output_for_mask of layer {self.name!r} to be True, but received "
                 f"{value!r}: outputs of masked steps are zero; the layers of "
                 "cudnn_rnn_tf.keras repeat the last one"
+            )
+        if self.return_cell_sequences:
+            raise ValueError(
+                f"layer {self.name!r} cannot return cell sequences in keras.layers.Bidirectional, "
+                "which takes them for states: expected return_cell_sequences=False, or "
+                "direction='bidirectional' instead of the wrapper"
             )
         # Keras's Bidirectional sets this attribute; nothing else tells that the layer is in one.
         if self.time_major:
@@ -363,7 +371,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         inputs, lengths, packing, resets = self._in_order_of_reading(
             given, sequence_lengths, mask, resets
         )
-        outputs, states = ops.forward(
+        outputs, states, *cells = ops.forward(
             self._config,
             inputs,
             self._initial_states(inputs, initial_state),
@@ -376,6 +384,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             algorithm=self.algorithm,
             # A cast would make a new tensor in each call, so keeping it would be of no use.
             may_keep_params=self.compute_dtype == self.variable_dtype,
+            return_cell_sequences=self.return_cell_sequences,
         )
         if self.stateful:
             for variable, state in zip(self.states, states, strict=True):
@@ -384,7 +393,9 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             outputs = self._all_outputs(outputs, given, lengths, packing)
         else:
             outputs = self._last_outputs(states[0])
-        return (outputs, *states) if self.return_state else outputs
+        results = [outputs, *(self._all_outputs(c, given, lengths, packing) for c in cells)]
+        results += states if self.return_state else ()
+        return tuple(results) if len(results) > 1 else outputs
 
     def _params(self, training: bool | None) -> tf.Tensor:
         """Returns the buffer as the op reads it."""
@@ -524,25 +535,24 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
 
     def compute_output_shape(self, input_shape: Sequence[int | None], *_: Any, **__: Any) -> Any:
         batch_axis = 1 if self.time_major else 0
+        steps = tuple(input_shape[:2])
         features = self.num_dirs * self._config.layout.output_size
-        if self.return_sequences:
-            outputs = (*input_shape[:2], features)
-        else:
-            outputs = (input_shape[batch_axis], features)
+        shapes = [(*steps, features) if self.return_sequences else (steps[batch_axis], features)]
+        shapes += [(*steps, self.num_dirs * self.num_units)] * self.return_cell_sequences
         if self.return_state:
-            return (outputs, *self.state_shape(input_shape[batch_axis]))
-        return outputs
+            shapes += self.state_shape(steps[batch_axis])
+        return tuple(shapes) if len(shapes) > 1 else shapes[0]
 
     def compute_mask(self, _: Any, mask: Any) -> Any:
         mask = first_mask(mask)
-        mask = mask if self.return_sequences else None
         if mask is not None and self.go_backwards:
             mask = keras.ops.flip(
                 keras.ops.convert_to_tensor(mask), axis=0 if self.time_major else 1
             )
+        masks = [mask if self.return_sequences else None] + [mask] * self.return_cell_sequences
         if self.return_state:
-            return [mask] + [None] * len(self._config.state_sizes())
-        return mask
+            masks += [None] * len(self._config.state_sizes())
+        return masks if len(masks) > 1 else masks[0]
 
     # Saving.
 
@@ -593,6 +603,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
 _LATER = {"algorithm": "auto", "reset_after": True, "use_peepholes": False}
 _LATER |= {"recurrent_weight_dropout": 0.0, "peephole_initializer": None}
 _LATER |= {"use_layer_norm": False, "layer_norm_epsilon": 1e-12}
+_LATER |= {"return_cell_sequences": False}
 
 
 def without_later(config: dict[str, Any]) -> dict[str, Any]:

@@ -173,8 +173,9 @@ def forward(
     is_training: bool = True,
     algorithm: str = "auto",
     may_keep_params: bool = False,
+    return_cell_sequences: bool = False,
     name: str | None = None,
-) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+) -> tuple[Any, ...]:
     """Runs the network over whole sequences.
 
     Args:
@@ -198,18 +199,22 @@ def forward(
             for the fastest.
         may_keep_params: whether a CPU may keep the params, rearranged, for later calls with the
             same tensor in inference; for reference variables of TensorFlow 1, it must be false.
+        return_cell_sequences: whether to return an LSTM's c of all steps as well.
         name: name of the op.
 
     Returns:
-        outputs [T, B, D * P] ([B, T, D * P] batch-major), and the final states as a tuple.
+        outputs [T, B, D * P] ([B, T, D * P] batch-major), the final states as a tuple and, with
+        `return_cell_sequences`, the last layer's c after each step, [T, B, D * H] ([B, T, D * H]),
+        zeros past a sequence's end.
 
     Raises:
-        ValueError: if a static shape does not fit the configuration.
+        ValueError: if a static shape does not fit the configuration, or cell sequences are asked
+            of a network without c.
         TypeError: if params or states are not of the inputs' type, or resets not boolean.
         tf.errors.InvalidArgumentError: if a shape or a sequence length does not, when run.
         tf.errors.UnimplementedError: if a GPU cannot run the network, when run. Recurrent dropout
-            acts on GPUs without projection. It and resets are for the algorithms "auto" and
-            "persistent".
+            acts on GPUs without projection. It, resets and cell sequences are for the algorithms
+            "auto" and "persistent".
     """
     dtype = inputs.dtype
     if inputs.shape.rank not in (None, 3):
@@ -238,6 +243,8 @@ def forward(
             raise TypeError(f"expected resets to be boolean, but received {resets.dtype.name}")
         check_shape("resets", resets, tuple(sizes[:2]))
     check_states(config, states, sizes[1 if time_major else 0], time_major)
+    if return_cell_sequences and not config.is_lstm:
+        raise ValueError(f"expected no return_cell_sequences: {config.rnn_mode!r} has no c")
     if substitute := _substitute_in_use():
         return substitute(
             config,
@@ -248,6 +255,7 @@ def forward(
             resets=resets,
             time_major=time_major,
             is_training=is_training,
+            return_cell_sequences=return_cell_sequences,
         )
     if sizes[2] is None:
         # Gradients find the input size in the static shapes of the op's tensors. The op itself
@@ -259,7 +267,7 @@ def forward(
     draws_masks = is_training and (
         (config.dropout > 0 and config.num_layers > 1) or config.recurrent_dropout > 0
     )
-    output, output_h, output_c, _ = raw_ops.cudnn_rnn_tf_forward(
+    output, output_h, output_c, _, cells = raw_ops.cudnn_rnn_tf_forward(
         input=inputs,
         input_h=states[0],
         input_c=states[1] if config.is_lstm else tf.constant([], dtype),
@@ -267,6 +275,7 @@ def forward(
         sequence_lengths=lengths,
         seed=[_seed_in_host_memory(seed)] if draws_masks else [],
         resets=[] if resets is None else [resets],
+        Tcells=[dtype] if return_cell_sequences else [],
         time_major=time_major,
         has_sequence_lengths=has_sequence_lengths,
         is_training=is_training,
@@ -279,7 +288,8 @@ def forward(
         return output, (output_h,)
     # The op, like cuDNN, returns cell states unclipped and clips them when it reads them, but
     # callers get clipped ones.
-    return output, (output_h, clip_cell_state(config, output_c))
+    c, *cells = (clip_cell_state(config, each) for each in (output_c, *cells))
+    return output, (output_h, c), *cells
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from cudnn_rnn_tf.ops.op_library import raw_ops
 _SPEC_ATTRS, _SIZE_ATTRS, _PASS_ATTRS = map(tuple, native.spec_fields())
 _CONFIG_ATTRS = _SPEC_ATTRS + _PASS_ATTRS
 _RUN_ATTRS = _CONFIG_ATTRS + ("time_major", "has_sequence_lengths")
-_FORWARD_ATTRS = _RUN_ATTRS + ("is_training", "algorithm")
+_FORWARD_ATTRS = _RUN_ATTRS + ("is_training", "algorithm", "Tcells")
 _PARAMS_ATTRS = _SPEC_ATTRS + _SIZE_ATTRS
 
 
@@ -44,7 +44,9 @@ def config_of(op: tf.Operation) -> RnnConfig:
 
 @tf.RegisterGradient("CudnnRnnTf>Forward")
 def _forward_gradient(op: tf.Operation, *output_grads: Any) -> tuple[Any, ...]:
-    return _backward(list(op.inputs), list(op.outputs), _attrs(op, _FORWARD_ATTRS), output_grads)
+    attrs = _attrs(op, _FORWARD_ATTRS)
+    grads = output_grads[:3] + output_grads[4:]
+    return _backward(list(op.inputs), list(op.outputs), attrs, grads)
 
 
 def _backward(
@@ -53,7 +55,7 @@ def _backward(
     attrs: Mapping[str, Any],
     output_grads: Sequence[tf.Tensor],
 ) -> tuple[Any, ...]:
-    """Returns the gradients of a Forward's inputs, of those of its first three outputs."""
+    """Returns the gradients of a Forward's inputs, of those of all outputs that have some."""
     # Only the kind of device that ran a forward pass can read what it keeps, so the gradient is
     # placed as that pass is, whatever the scope of `tf.device` in which it is asked for. An op of a
     # graph that has no such scope has "" for its device, but only None leaves other scopes.
@@ -72,11 +74,18 @@ def _backward(
                 resets,
                 is_training=True,
                 algorithm=attrs["algorithm"],
+                Tcells=attrs["Tcells"],
                 **run_attrs,
             )
-        *states, reserve_space = outputs
         grads = raw_ops.cudnn_rnn_tf_backward(
-            *inputs[:5], seeds, *states, *output_grads[:3], reserve_space, resets, **run_attrs
+            *inputs[:5],
+            seeds,
+            *outputs[:3],
+            *output_grads[:3],
+            outputs[3],
+            resets,
+            output_grads[3:],
+            **run_attrs,
         )
     return *grads, *[None for _ in inputs[4:]]
 
@@ -116,7 +125,7 @@ def _recorded_without_reserve_space(forward: Callable[..., Any]) -> Callable[...
         inputs += lists["seed"] + lists["resets"]
         _private_names.record_operation_backprop_only(
             "CudnnRnnTf>Forward",
-            outputs[:3],
+            [*outputs[:3], *outputs[4]],
             inputs,
             lambda *grads: _backward(inputs, outputs, attrs, grads),
         )

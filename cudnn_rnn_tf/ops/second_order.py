@@ -22,10 +22,11 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
     num_seeds = len(op.get_attr("Tseed"))
     inputs, h, c, params, sequence_lengths, *others = op.inputs
     num_resets = len(op.get_attr("Tresets"))
-    seeds, (output, _, _, *cotangents, _), resets = (
+    seeds, (output, _, _, *cotangents, _), resets, of_cells = (
         others[:num_seeds],
         others[num_seeds : num_seeds + 7],
-        others[num_seeds + 7 :],
+        others[num_seeds + 7 :][:num_resets],
+        others[num_seeds + 7 + num_resets :],
     )
     lengths = sequence_lengths if op.get_attr("has_sequence_lengths") else None
     # Networks other than LSTMs have empty cell states.
@@ -36,7 +37,7 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
         params,
         *map(tf.ensure_shape, (h, c), state_shapes),
     ]
-    cotangents = cotangents[: 1 + num_states]
+    cotangents = cotangents[: 1 + num_states] + of_cells
     d_inputs, d_h, d_c, d_params = gradients
     # `tape.jacobian` of a tape that ran eagerly traces the gradient in a function, where it cannot
     # vectorize the gradients of a loop.
@@ -46,7 +47,8 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
     def differentiate() -> list[tf.Tensor]:
         masks = recurrent_masks = None
         if config.dropout and config.num_layers > 1:
-            masks = dropout_masks(config, output, lengths, seeds[0], time_major, bool(resets))
+            is_ours = bool(resets or of_cells)
+            masks = dropout_masks(config, output, lengths, seeds[0], time_major, is_ours)
         if config.recurrent_dropout:
             batch_size = tf.shape(output)[1 if time_major else 0]
             recurrent_masks = recurrent_dropout_masks(config, batch_size, seeds[0], output.dtype)
@@ -54,7 +56,7 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
             outer_tape.watch([*primals, *cotangents])
             with tf.GradientTape() as inner_tape:
                 inner_tape.watch(primals)
-                outputs, states = step_by_step.forward(
+                outputs, states, *cells = step_by_step.forward(
                     config,
                     primals[0],
                     primals[2:],
@@ -65,11 +67,12 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
                     recurrent_masks=recurrent_masks,
                     time_major=time_major,
                     unroll=is_traced_later,
+                    return_cell_sequences=bool(of_cells),
                 )
                 if masks or recurrent_masks is not None:
                     outputs = checked(outputs, output)
             first = inner_tape.gradient(
-                [outputs, *states],
+                [outputs, *states, *cells],
                 primals,
                 output_gradients=cotangents,
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
@@ -85,7 +88,8 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
         # In a TensorFlow 1 graph, loops can be differentiated twice only within functions.
         differentiate = tf.function(differentiate, autograph=False)
     by_inputs, by_params, *rest = differentiate()
-    by_states, by_cotangents = rest[:num_states], rest[num_states:]
+    by_states, by_cotangents = rest[:num_states], rest[num_states : 1 + 2 * num_states]
+    by_cells = rest[1 + 2 * num_states :]
     padding = [None] * (2 - num_states)
     # One gradient for each of Backward's inputs, in the order of its registration.
     return [
@@ -97,6 +101,7 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
         *by_cotangents,
         *padding,
         *[None] * (1 + num_resets),  # reserve_space, resets.
+        *by_cells,
     ]
 
 
@@ -106,7 +111,7 @@ def dropout_masks(
     sequence_lengths: tf.Tensor | None,
     seed: tf.Tensor,
     time_major: bool,
-    has_resets: bool = False,
+    is_ours: bool = False,
 ) -> list[list[tf.Tensor]]:
     """Returns the masks by which the pass of `outputs` multiplied each layer's output but the last.
 
@@ -125,7 +130,7 @@ def dropout_masks(
     rate = tf.cast(tf.constant(config.dropout, tf.float32), tf.float64)
     shares = tf.split(tf.eye(num_dirs * size, dtype=dtype), num_dirs)
     # On a GPU, the kernels that run what cuDNN lacks have other masks than cuDNN.
-    is_for_own_kernels = config.recurrent_dropout or has_resets or not config.layout.is_in_cudnn
+    is_for_own_kernels = config.recurrent_dropout or is_ours or not config.layout.is_in_cudnn
     masks = []
     for layer in range(config.num_layers - 1):
         probe = RnnConfig(

@@ -51,7 +51,8 @@ def forward(
     recurrent_masks: tf.Tensor | None = None,
     time_major: bool = True,
     unroll: bool = False,
-) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    return_cell_sequences: bool = False,
+) -> tuple[Any, ...]:
     """Runs the network over whole sequences, as `cudnn_rnn_tf.ops.forward` does.
 
     The half types are computed in float32. The caller must have checked the arguments.
@@ -72,9 +73,11 @@ def forward(
         time_major: the layout of inputs, states and what is returned.
         unroll: whether a graph has the operations of each step rather than a loop. The number of
             steps must be static.
+        return_cell_sequences: whether to return an LSTM's c of all steps as well.
 
     Returns:
-        outputs [T, B, D * P] ([B, T, D * P] batch-major), and the final states as a tuple.
+        outputs [T, B, D * P] ([B, T, D * P] batch-major), the final states as a tuple and, with
+        `return_cell_sequences`, the last layer's c after each step, [T, B, D * H] ([B, T, D * H]).
     """
     dtype = inputs.dtype
     compute_dtype = tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
@@ -129,6 +132,7 @@ def forward(
                 valid,
                 anew,
                 unroll,
+                return_cell_sequences and layer == config.num_layers - 1,
             )
             if direction:
                 output = reverse_sequences(output, sequence_lengths, True)
@@ -136,19 +140,28 @@ def forward(
             for collected, state in zip(final, last, strict=True):
                 collected.append(state)
         x = tf.concat(outputs, axis=-1)
+    of_steps = [x]
+    if return_cell_sequences:
+        parts = tf.split(x, config.state_sizes() * num_dirs, axis=-1)
+        cells = ops.clip_cell_state(config, tf.concat(parts[1::2], axis=-1))
+        of_steps = [tf.concat(parts[::2], axis=-1), cells]
     if config.is_lstm:
         final[1] = [ops.clip_cell_state(config, c) for c in final[1]]
     of_states = [tf.stack(collected) for collected in final]
     if sequence_lengths is not None:
         # In files of other formats, nothing can raise an error.
-        x, *of_states = (
-            tf.where(in_range[:, tf.newaxis], tensor, tf.constant(float("nan"), compute_dtype))
-            for tensor in (x, *of_states)
+        of_steps, of_states = (
+            [
+                tf.where(in_range[:, tf.newaxis], each, tf.constant(float("nan"), compute_dtype))
+                for each in tensors
+            ]
+            for tensors in (of_steps, of_states)
         )
-    outputs = write(x)
-    # The loop loses the static number of steps, which layers above may need.
-    outputs.set_shape(inputs.shape[:2] + outputs.shape[2:])
-    return outputs, tuple(map(write, of_states))
+    outputs, *cells = map(write, of_steps)
+    for each in (outputs, *cells):
+        # The loop loses the static number of steps, which layers above may need.
+        each.set_shape(inputs.shape[:2] + each.shape[2:])
+    return outputs, tuple(map(write, of_states)), *cells
 
 
 def _run_pseudo_layer(
@@ -160,6 +173,7 @@ def _run_pseudo_layer(
     valid: tf.Tensor | None,
     anew: tf.Tensor | None,
     unroll: bool,
+    emits_c: bool,
 ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
     """Runs one pseudo-layer forward in time over time-major inputs.
 
@@ -172,9 +186,10 @@ def _run_pseudo_layer(
         valid: boolean [T, B, 1]; None where all steps are valid.
         anew: boolean [T, B, 1], where a step starts from zeros; None for nowhere.
         unroll: whether a graph has no loop.
+        emits_c: whether outputs are h and c side by side.
 
     Returns:
-        outputs [T, B, P], and the final states.
+        outputs [T, B, P], or with c [T, B, P + H], and the final states.
     """
     steps: dict[str, Callable[..., list[tf.Tensor]]] = {
         constants.CUDNN_LSTM: _lstm_step,
@@ -200,7 +215,7 @@ def _run_pseudo_layer(
         new_states = step(config, layer, masks, input_side, *states)
         for new, old in zip(new_states, states, strict=True):
             new.set_shape(old.shape)
-        output = new_states[0]
+        output = tf.concat(new_states, axis=-1) if emits_c else new_states[0]
         if is_valid is not None:
             output = tf.where(is_valid, output, tf.zeros_like(output))
             new_states = [
@@ -223,7 +238,8 @@ def _run_pseudo_layer(
 
     input_side = array(input_sides)
     valid_steps, anew_steps = (each if each is None else array(each) for each in (valid, anew))
-    outputs = tf.TensorArray(inputs.dtype, size=max_time, element_shape=states[0].shape)
+    element_shape = states[0].shape[:1] + [sum(config.state_sizes()[: 1 + emits_c])]
+    outputs = tf.TensorArray(inputs.dtype, size=max_time, element_shape=element_shape)
 
     def body(time: tf.Tensor, outputs: tf.TensorArray, *states: tf.Tensor) -> tuple[Any, ...]:
         is_valid, is_anew = (

@@ -40,8 +40,9 @@ struct CpuNetwork<T>::BackwardLayer {
   };
 
   int64_t index = 0;
-  StoredRows<T> input;                // Dropout applied.
-  StoredRows<T> output_backprop;      // [N, D * P]
+  StoredRows<T> input;            // Dropout applied.
+  StoredRows<T> output_backprop;  // [N, D * P]
+  StoredRows<T> cell_sequences_backprop;
   DestinationRows<T> input_backprop;  // [N, fan_in]
   // Of two directions, the first direction's part of input_backprop; in place,
   // the same memory.

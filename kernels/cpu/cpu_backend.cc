@@ -189,6 +189,8 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
     call.input_c = adapter.ImportStates(buffers.input_c, spec.num_units);
     call.output_c = adapter.StatesResult(buffers.output_c, spec.num_units);
   }
+  const int64_t cells = spec.num_dirs() * spec.num_units;
+  call.cell_sequences = adapter.SequenceResult(buffers.cell_sequences, cells);
   network.Forward(call, reserve, &workspace, &schedule);
   if (workspace.only_counts()) {
     sizes->forward_workspace =
@@ -197,6 +199,9 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
     return;
   }
   adapter.FillPadding(spec.layer_output_size(), buffers.output);
+  if (problem.has_cell_sequences) {
+    adapter.FillPadding(cells, buffers.cell_sequences);
+  }
   adapter.ExportStates(call.output_h, spec.output_size(), buffers.output_h);
   if (spec.is_lstm()) {
     adapter.ExportStates(call.output_c, spec.num_units, buffers.output_c);
@@ -232,6 +237,8 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
   if (spec.is_lstm()) {
     call.c_backprop =
         adapter.CopyStates(buffers.output_c_backprop, spec.num_units);
+    call.cell_sequences_backprop = adapter.Sequence(
+        buffers.cell_sequences_backprop, spec.num_dirs() * spec.num_units);
   }
   network.Backward(call, reserve, &workspace, &schedule);
   if (workspace.only_counts()) {

@@ -276,6 +276,7 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
       at.dh = scratch.dy + r * units_ + unit;
       at.h = layer.unprojected[group.dir] + row * units_ + unit;
     }
+    AddCellGradients(layer, group.dir, row, unit, n, at.dc);
     cell.backward(n, at);
     FinishGradients(layer, group_index, step, r, unit, n, at);
   }
@@ -306,6 +307,22 @@ void CpuNetwork<T>::FinishGradients(const BackwardLayer& layer,
   }
 }
 
+// Adds the gradients that a step's c has from the caller to those of c.
+template <typename T>
+void CpuNetwork<T>::AddCellGradients(const BackwardLayer& layer, int64_t dir,
+                                     int64_t row, int64_t unit, int64_t n,
+                                     T* dc) const {
+  if (!has_cell_sequences(layer.index)) return;
+  T converted[kSliceCols];
+  for (int64_t first = 0; first < n; first += kSliceCols) {
+    const int64_t count = std::min(kSliceCols, n - first);
+    const T* const from = layer.cell_sequences_backprop[row]
+                              .From(dir * units_ + unit + first)
+                              .Read(count, converted);
+    for (int64_t j = 0; j < count; ++j) dc[first + j] += from[j];
+  }
+}
+
 // The second part of a step that normalises, for some of the sequences.
 template <typename T>
 void CpuNetwork<T>::BackwardNormalized(const BackwardLayer& layer,
@@ -318,6 +335,8 @@ void CpuNetwork<T>::BackwardNormalized(const BackwardLayer& layer,
       layer.scratch[group_index].norms + part * (cell_.num_norms + 1) * units_;
   for (int64_t r = rows.first; r < rows.last; ++r) {
     const CellRow<T> at = RowOfStep(layer, group_index, step, r, /*unit=*/0);
+    AddCellGradients(layer, group.dir, strand.Row(group.TimeBack(step), r),
+                     /*unit=*/0, units_, at.dc);
     CellSteps().norm_backward(
         units_, at, work,
         layer.vector_sums[group.dir] +
@@ -436,6 +455,7 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
     const auto layer = std::make_shared<BackwardLayer>();
     LayOut(index, reserve, arena, layer.get());
     layer->output_backprop = output_backprop;
+    layer->cell_sequences_backprop = call.cell_sequences_backprop;
     layer->input = call.input;
     layer->input_backprop = call.input_backprop;
     if (index > 0) {

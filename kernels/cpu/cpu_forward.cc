@@ -27,6 +27,7 @@ struct CpuNetwork<T>::ForwardLayer {
   // pass, and for the caller.
   DestinationRows<T> outputs[2];
   int num_outputs = 0;
+  DestinationRows<T> cell_sequences;                 // For the caller.
   typename CpuReserve<T>::PseudoLayer kept[2] = {};  // By direction.
 
   int64_t chunk_steps = 0;
@@ -423,10 +424,20 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
       if (problem_.is_training && cell_.has_c) {
         std::copy_n(at.c, n, kept.cell + row * units_ + unit);
       }
+      WriteCell(layer, group.dir, row, unit, n, at.c);
       if (PhasesPerStep() > 1) continue;
       FinishState(layer, group_index, step, r, unit, n);
     }
   }
+}
+
+// Writes n numbers of c where the caller has that of all steps.
+template <typename T>
+void CpuNetwork<T>::WriteCell(const ForwardLayer& layer, int64_t dir,
+                              int64_t row, int64_t unit, int64_t n,
+                              const T* c) const {
+  if (!has_cell_sequences(layer.index)) return;
+  layer.cell_sequences[row].From(dir * units_ + unit).Write(n, c);
 }
 
 // The second phase of a step that normalises the sums of some sequences.
@@ -450,6 +461,7 @@ void CpuNetwork<T>::ForwardNormalized(const ForwardLayer& layer,
       std::copy_n(at.c, units_,
                   layer.kept[group.dir].cell + strand.Row(t, r) * units_);
     }
+    WriteCell(layer, group.dir, strand.Row(t, r), /*unit=*/0, units_, at.c);
     FinishState(layer, group_index, step, r, /*first=*/0, units_);
   }
 }
@@ -545,6 +557,7 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
         layer->weights = PackForward(index, call.params, form, arena, schedule);
       });
     }
+    layer->cell_sequences = call.cell_sequences;
     layer->input = call.input;
     if (index > 0) layer->input = {{reserve.outputs[index - 1]}, layer_out_};
     LayOut(index, reserve, arena, layer.get());

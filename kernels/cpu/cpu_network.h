@@ -77,6 +77,8 @@ struct CpuForwardCall {
   // it is not null, `params` is not read.
   const CpuForwardWeights<T>* packed;
   DestinationRows<T> output;  // [N, D * P]
+  // [N, D * H], the last layer's c, if the problem has it.
+  DestinationRows<T> cell_sequences;
   T* output_h;
   T* output_c;
 };
@@ -85,7 +87,8 @@ template <typename T>
 struct CpuBackwardCall {
   StoredRows<T> input;  // [N, I]
   Stored<T> params;
-  StoredRows<T> output_backprop;  // [N, D * P]
+  StoredRows<T> output_backprop;          // [N, D * P]
+  StoredRows<T> cell_sequences_backprop;  // [N, D * H]
   // These hold the gradients of the final states when the pass begins, and
   // those of the initial states when it has ended.
   T* h_backprop;
@@ -231,6 +234,10 @@ class CpuNetwork {
   bool has_dropout(int64_t layer) const {
     return problem_.is_training && spec_.dropout > 0.0f && layer > 0;
   }
+  // Whether callers have the c of all steps of a layer.
+  bool has_cell_sequences(int64_t layer) const {
+    return problem_.has_cell_sequences && layer + 1 == spec_.num_layers;
+  }
   // Multiplies a layer's input `from`, [N, D * P], by its dropout mask. `to`
   // may be `from`.
   void DropOut(int64_t layer, const T* from, T* to, Schedule* schedule) const;
@@ -338,6 +345,8 @@ class CpuNetwork {
   void ForwardInputs(const ForwardLayer& layer, int64_t group_index,
                      int64_t first_step, int64_t last_step,
                      Schedule* schedule) const;
+  void WriteCell(const ForwardLayer& layer, int64_t dir, int64_t row,
+                 int64_t unit, int64_t n, const T* c) const;
   void FinishState(const ForwardLayer& layer, int64_t group_index, int64_t step,
                    int64_t r, int64_t first, int64_t n) const;
   // The rows of a step's gates, and of a GRU's `candidate`.
@@ -379,6 +388,8 @@ class CpuNetwork {
                        const CellRow<T>& at) const;
   void BackwardNormalized(const BackwardLayer& layer, int64_t group_index,
                           int64_t step, int64_t part) const;
+  void AddCellGradients(const BackwardLayer& layer, int64_t dir, int64_t row,
+                        int64_t unit, int64_t n, T* dc) const;
   void BackwardReset(const BackwardLayer& layer, int64_t group_index,
                      int64_t step, Range slice) const;
   void BackwardInputs(const BackwardLayer& layer, int64_t dir, Stored<T> params,

@@ -95,8 +95,7 @@ bool HasHalvedSteps(const RnnProblem& problem, bool allow_tf32,
 
 bool MayBeSteps(const RnnProblem& problem, bool allow_tf32,
                 const DeviceLimits& gpu) {
-  if (problem.has_recurrent_dropout() || problem.has_sequence_lengths ||
-      problem.has_resets || !problem.spec.is_in_cudnn() ||
+  if (problem.has_sequence_lengths || !problem.is_in_cudnn() ||
       problem.spec.num_proj == problem.spec.num_units) {
     return true;
   }
@@ -216,20 +215,14 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
                                 ? RnnAlgorithm::kAuto
                                 : problem.algorithm;
   // With recurrent dropout, each gate's recurrent matrix reads h through a mask
-  // of its own, but cuDNN multiplies all gates' matrices by the same h. It also
-  // lacks resets and some kinds of cells.
-  const bool drops = problem.has_recurrent_dropout();
-  const bool is_ours =
-      drops || problem.has_resets || !problem.spec.is_in_cudnn();
+  // of its own, but cuDNN multiplies all gates' matrices by the same h.
+  const bool is_ours = !problem.is_in_cudnn();
   const bool may_be_ours =
       wish == RnnAlgorithm::kAuto || wish == RnnAlgorithm::kPersistent;
   if (is_ours && !may_be_ours) {
     return {RnnStatus::Code::kUnimplemented,
             std::string("the algorithm ") + NameOf(wish) + " cannot run " +
-                (drops ? std::string("recurrent_dropout in training")
-                 : problem.has_resets ? std::string("resets")
-                                      : problem.spec.LackOfCudnn()) +
-                "; auto and persistent can"};
+                problem.LackOfCudnn() + "; auto and persistent can"};
   }
   const bool must_be_ours = is_ours || wish == RnnAlgorithm::kPersistent;
   if (may_be_ours) {

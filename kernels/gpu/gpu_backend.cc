@@ -33,7 +33,8 @@ std::array<const void**, sizeof...(Pointers)> Places(Pointers*... pointers) {
 auto AddressesIn(const RnnForwardBuffers* buffers) {
   return Places(&buffers->input, &buffers->input_h, &buffers->input_c,
                 &buffers->params, &buffers->resets, &buffers->output,
-                &buffers->output_h, &buffers->output_c, &buffers->reserve_space,
+                &buffers->output_h, &buffers->output_c,
+                &buffers->cell_sequences, &buffers->reserve_space,
                 &buffers->workspace);
 }
 
@@ -41,10 +42,10 @@ auto AddressesIn(const RnnBackwardBuffers* buffers) {
   return Places(&buffers->input, &buffers->input_h, &buffers->input_c,
                 &buffers->params, &buffers->resets, &buffers->output,
                 &buffers->output_backprop, &buffers->output_h_backprop,
-                &buffers->output_c_backprop, &buffers->reserve_space,
-                &buffers->input_backprop, &buffers->input_h_backprop,
-                &buffers->input_c_backprop, &buffers->params_backprop,
-                &buffers->workspace);
+                &buffers->output_c_backprop, &buffers->cell_sequences_backprop,
+                &buffers->reserve_space, &buffers->input_backprop,
+                &buffers->input_h_backprop, &buffers->input_c_backprop,
+                &buffers->params_backprop, &buffers->workspace);
 }
 
 // The plans of a device.

@@ -145,13 +145,9 @@ PlanCache::Made MakeGpuPlan(const RnnProblem& problem, int choice,
     resources.log(Describe(problem) + ": " + NameOf(WishOf(choices[i])));
     return {{}, std::move(plan), is_provisional};
   }
-  if (problem.has_recurrent_dropout() || problem.has_resets ||
-      !problem.spec.is_in_cudnn()) {
+  if (!problem.is_in_cudnn()) {
     status.message +=
-        (problem.has_recurrent_dropout()
-             ? std::string(". In training with recurrent_dropout")
-         : problem.has_resets ? std::string(". With resets")
-                              : ". For " + problem.spec.LackOfCudnn()) +
+        ". For " + problem.LackOfCudnn() +
         ", a GPU has no other algorithm; use keras.layers, or run the op on "
         "the CPU";
   }

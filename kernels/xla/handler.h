@@ -59,7 +59,8 @@ class Buffers {
         pass.problem, [&](int i) { return arg(i); },
         static_cast<int>(kSeed + pass.num_seeds),
         [&](int i) { return result(i); });
-    buffers.workspace = result(kForwardWorkspace);
+    buffers.workspace =
+        result(kCellSequences + (pass.problem.has_cell_sequences ? 1 : 0));
     return buffers;
   }
   // The arguments of a backward pass are Backward's inputs; the results are its

@@ -86,6 +86,7 @@ class ForwardLowering : public PassLowering {
     TF_RETURN_IF_ERROR(reader().CheckResets(reader().num_inputs(), inputs));
     pass.problem.algorithm = algorithm_;
     const xla::PrimitiveType type = context->input_xla_type(kInput);
+    const xla::Shape cells = DenseShape(type, run.cells_shape);
     if (run.empty()) {
       // No step runs, so the states pass through unchanged.
       xla::XlaBuilder* const builder = context->builder();
@@ -94,6 +95,9 @@ class ForwardLowering : public PassLowering {
       context->SetOutput(kOutputH, inputs.ops[kInputH]);
       context->SetOutput(kOutputC, inputs.ops[kInputC]);
       context->SetOutput(kReserveSpace, xla::Zeros(builder, BytesShape(0)));
+      if (reader().num_cells() > 0) {
+        context->SetOutput(kCellSequences, xla::Zeros(builder, cells));
+      }
       return absl::OkStatus();
     }
     if (IsSingleStep(pass.problem)) {
@@ -113,12 +117,14 @@ class ForwardLowering : public PassLowering {
     RnnBufferSizes sizes;
     TF_RETURN_IF_ERROR(
         BufferSizes(context, /*is_backward=*/false, &pass, &sizes));
-    const std::vector<XlaOp> results =
-        Call(context, kXlaForward, XlaConfig(pass), ArgumentsOf(inputs),
-             {DenseShape(type, run.output_shape), DenseShape(type, run.h_shape),
-              DenseShape(type, run.c_shape), BytesShape(sizes.reserve_space),
-              BytesShape(sizes.forward_workspace)});
-    for (int i = 0; i <= kReserveSpace; ++i) {
+    std::vector<xla::Shape> shapes = {
+        DenseShape(type, run.output_shape), DenseShape(type, run.h_shape),
+        DenseShape(type, run.c_shape), BytesShape(sizes.reserve_space)};
+    if (reader().num_cells() > 0) shapes.push_back(cells);
+    shapes.push_back(BytesShape(sizes.forward_workspace));
+    const std::vector<XlaOp> results = Call(
+        context, kXlaForward, XlaConfig(pass), ArgumentsOf(inputs), shapes);
+    for (int i = 0; i < kCellSequences + reader().num_cells(); ++i) {
       context->SetOutput(i, results[i]);
     }
     return absl::OkStatus();
@@ -128,7 +134,8 @@ class ForwardLowering : public PassLowering {
   // On a GPU, who names an algorithm gets it. A CPU ignores the name.
   bool IsSingleStep(const RnnProblem& problem) const {
     return problem.max_time == 1 && !problem.has_sequence_lengths &&
-           !problem.has_resets && !problem.is_training &&
+           !problem.has_resets && !problem.has_cell_sequences &&
+           !problem.is_training &&
            (!is_gpu() || problem.algorithm == RnnAlgorithm::kAuto);
   }
 

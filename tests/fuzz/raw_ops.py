@@ -90,7 +90,7 @@ def run(case: dict[str, Any]) -> None:
         "canonical_to_params": ("weights", "biases"),
         "keras_to_params": ("weights", "biases"),
         "forward": ("seed", "resets"),
-        "backward": ("seed", "resets"),
+        "backward": ("seed", "resets", "cell_sequences_backprop"),
     }.get(case["op"], ())
 
     def call(*values: tf.Tensor) -> Any:
@@ -225,6 +225,7 @@ def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, An
         "sequence_lengths": tensor(batch, dtype="int32", fill="zeros"),
         "seed": tensor(2, dtype="int64", fill="zeros"),
     }
+    has_cells = is_lstm and batch % 2 > 0
     for name in ("dropout", "cell_clip", "time_major"):
         attributes[name] = network[name]
     # Older cases of the corpus do not say this.
@@ -235,10 +236,13 @@ def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, An
     attributes["has_sequence_lengths"] = True
     if case["op"] == "forward":
         chosen = {"is_training": True, "algorithm": "auto", "may_keep_params": False}
+        chosen["Tcells"] = [network["dtype"]] * has_cells
         return tensors, {**attributes, **chosen}
     for suffix in ("", "_backprop"):
         tensors |= {f"output{suffix}": {**outputs}, f"output_h{suffix}": {**h}}
         tensors[f"output_c{suffix}"] = {**c}
+    if has_cells:
+        tensors["cell_sequences_backprop"] = tensor(*lead, layout.num_dirs * network["num_units"])
     tensors["reserve_space"] = tensor(_reserve_space(case), dtype="uint8", fill="zeros")
     return tensors, attributes
 

@@ -175,19 +175,21 @@ def _arguments(pointers: str, directions: int) -> type[ctypes.Structure]:
 
 FORWARD = _arguments(
     "recurrent_weights projection vectors input_bias recurrent_bias gates input_weights input "
-    "cells previous_h unprojected first_h first_c output last_h last_c",
+    "cells previous_h unprojected first_h first_c output last_h last_c "
+    "all_c",
     8,
 )
 BACKWARD = _arguments(
     "recurrent_weights projection vectors gates cells previous_h first_c output_backprop "
     "last_h_backprop last_c_backprop first_h_backprop first_c_backprop bias_sums "
-    "projected_backprop",
+    "projected_backprop all_c_backprop",
     2,
 )
 
 
-# Only kernels of single steps have projections.
-NO_PROJECTION = {"projection": None, "unprojected": None, "projected_backprop": None}
+# Only kernels of single steps have projections and the c of all steps.
+OF_STEPS = dict.fromkeys(("projection", "unprojected", "projected_backprop"))
+OF_STEPS |= dict.fromkeys(("all_c", "all_c_backprop"))
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +341,7 @@ class _Network:
         rows = -(-batch // (8 * self.shape.row_tiles)) * 8 * self.shape.row_tiles
         at = d * units * outputs.itemsize
         return types.SimpleNamespace(
-            **NO_PROJECTION,
+            **OF_STEPS,
             recurrent_weights=self.recurrent[d],
             vectors=self.vectors[d],
             input_bias=self.biases[d][0],

@@ -129,9 +129,17 @@ def run(
     d_states = list(data.d_states)
     # The op returns c as it is, and its caller limits it.
     bound = data.inputs.dtype.type(np.float32(config.cell_clip) or np.inf)
+    cells = d_cells = None
     if is_lstm:
-        final_c = random_configs.run_reference(case, data)[1].states[1]
-        d_states[1] = np.where(np.abs(final_c) < bound, d_states[1], d_states[1].dtype.type(0))
+
+        def limited(d: np.ndarray, c: np.ndarray) -> np.ndarray:
+            return np.where(np.abs(c) < bound, d, d.dtype.type(0))
+
+        expected, _ = random_configs.run_reference(case, data)
+        d_states[1] = limited(d_states[1], expected.states[1])
+        if case.has_cell_sequences:
+            d_cells = unread(limited(data.d_cells[0], expected.cells))
+            cells = np.full_like(d_cells, np.nan)
     given = [unaligned(unread(data.inputs)), *data.states, *[None] * (not is_lstm), data.params]
     d_given = [unread(data.d_outputs), *d_states, *[None] * (not is_lstm)]
     results, d_results = (
@@ -139,7 +147,7 @@ def run(
         for like in ([d_given[0], *given[1:3]], given)
     )
     d_results[0] = unaligned(d_results[0])
-    tensors = [*given, *results, *d_given, *d_results]
+    tensors = [*given, *results, *d_given, *d_results, cells, d_cells]
     lengths = None
     if case.sequence_lengths is not None:
         lengths = np.array(case.sequence_lengths, np.int64 if lengths_on_device else np.int32)
@@ -158,12 +166,14 @@ def run(
     kinds = 1 + is_lstm
     if is_lstm:
         results[2] = np.clip(results[2], -bound, bound)
+        cells = cells if cells is None else np.clip(cells, -bound, bound)
     return random_configs.Results(
         results[0],
         tuple(results[1 : 1 + kinds]),
         d_results[0],
         tuple(d_results[1 : 1 + kinds]),
         d_results[3],
+        () if cells is None else (cells,),
     )
 
 
@@ -197,6 +207,7 @@ CASES = random_configs.with_resets(
     for case in random_configs.random_cases(160, seed=31)
     if case.config.num_units < 42
 )
+CASES = random_configs.with_cell_sequences(CASES)
 PROJECTED = ("lstm", "lstm_peephole")
 # Both kinds of GRUs, and of LSTMs that may be projected, run every case of one of them.
 CASES += [
@@ -384,9 +395,10 @@ def test_a_length_out_of_range_on_the_device(wrong, network, kernels):
         )
 
 
-# cuDNN lacks recurrent dropout, resets, projections to as many units, and some cells.
+# cuDNN lacks recurrent dropout, resets, cell sequences, projections to as many units, and some
+# cells.
 OF_CUDNN = [
-    dataclasses.replace(case, has_resets=False)
+    dataclasses.replace(case, has_resets=False, has_cell_sequences=False)
     for case in CASES
     if not case.config.recurrent_dropout
     and case.config.layout.is_in_cudnn

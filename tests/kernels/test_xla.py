@@ -29,6 +29,7 @@ on_cpus_only = pytest.mark.skipif(
 )
 
 CASES = random_configs.with_resets(random_configs.random_cases(320, seed=20240))
+CASES = random_configs.with_cell_sequences(CASES)
 RECURRENT_CASES = [random_configs.with_recurrent_dropout(case) for case in CASES[:120]]
 NORMALIZED = random_configs.layer_normalized(CASES)
 SINGLE_STEPS = [

@@ -77,6 +77,9 @@ def run_raw(mode: str, op: Callable, arguments: dict[str, Any]) -> Any:
     def function(*tensors):
         given = dict(zip(names, tensors, strict=True))
         lists = {name: [given[name]] if name in given else [] for name in ("seed", "resets")}
+        if op is raw_ops.cudnn_rnn_tf_backward:
+            name = "cell_sequences_backprop"
+            lists[name] = [given[name]] if name in given else []
         return op(**given | lists, **attrs)
 
     return call(mode, function, [arguments[name] for name in names])
@@ -95,6 +98,8 @@ BAD_FORWARD = {
         {"resets": zeros(2, 4, dtype=bool)},
         ["resets of shape [4,2]", "received [2,4]"],
     ),
+    "cells_of_another_type": ({"Tcells": [tf.float16]}, ["cell_sequences of an LSTM, of the type"]),
+    "cells_of_gru": ({"rnn_mode": "gru", "Tcells": [tf.float32]}, ["cell_sequences of an LSTM"]),
     "h_size": ({"input_h": zeros(2, 2, 4)}, ["input_h of shape [2,2,3]", "received [2,2,4]"]),
     "h_rank": ({"input_h": zeros(2, 3)}, ["input_h of shape [2,2,3]", "received [2,3]"]),
     "h_for_one_direction": (
@@ -152,7 +157,7 @@ def test_a_node_of_an_older_graph_has_a_seed():
     definition = graph.as_graph_def()
     (node,) = [node for node in definition.node if node.name == "node"]
     assert len(node.attr["Tseed"].list.type) == 1 and len(node.input) == 6
-    del node.attr["Tseed"], node.attr["Tresets"]
+    del node.attr["Tseed"], node.attr["Tresets"], node.attr["Tcells"]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tf.import_graph_def(definition, name="")
         output = session.run("node:0")
@@ -164,7 +169,7 @@ def test_a_node_of_an_older_graph_has_a_seed():
 @pytest.mark.parametrize("has_lengths", [False, True], ids=["full", "lengths"])
 def test_good_forward(mode, has_lengths):
     """Each call below differs from this one only in the error that it tests."""
-    output, h, c, _ = run_raw(
+    output, h, c, *_ = run_raw(
         mode, raw_ops.cudnn_rnn_tf_forward, FORWARD | (lengths(0, 4) if has_lengths else {})
     )
     assert (output.shape, h.shape, c.shape) == ((4, 2, 6), (2, 2, 3), (2, 2, 3))
@@ -174,7 +179,7 @@ def test_good_forward(mode, has_lengths):
 @pytest.mark.parametrize("name", BAD_FORWARD)
 def test_bad_forward(name, mode):
     changes, parts = BAD_FORWARD[name]
-    is_configuration = name.startswith(("dropout_", "too_"))
+    is_configuration = name.startswith(("cells_", "dropout_", "too_"))
     assert_raises(
         (configuration_error_of if is_configuration else error_of)(mode),
         parts,
@@ -272,7 +277,7 @@ def test_bad_dtype(changes, parts, mode):
 
 @functools.cache
 def good_backward() -> dict[str, Any]:
-    output, h, c, reserve_space = run_raw("eager", raw_ops.cudnn_rnn_tf_forward, FORWARD)
+    output, h, c, reserve_space, _ = run_raw("eager", raw_ops.cudnn_rnn_tf_forward, FORWARD)
     return FORWARD | {
         "output": output.numpy(),
         "output_h": h.numpy(),
@@ -307,6 +312,10 @@ BAD_BACKWARD = {
     "resets": (
         {"resets": zeros(4, dtype=bool)},
         ["resets of shape [4,2]", "received [4]"],
+    ),
+    "cell_sequences_backprop": (
+        {"resets": zeros(4, 2, dtype=bool), "cell_sequences_backprop": zeros(4, 2, 3)},
+        ["cell_sequences_backprop of shape [4,2,6]", "received [4,2,3]"],
     ),
     "input": ({"input": zeros(4, 5)}, ["input of rank 3", "[4,5]"]),
     "params": ({"params": zeros(SIZE + 1)}, ["params of shape [240]", "received [241]"]),

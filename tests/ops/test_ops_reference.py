@@ -15,6 +15,7 @@ from cudnn_rnn_tf.ops.op_library import raw_ops
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
 CASES = random_configs.with_resets(random_configs.random_cases(320, seed=20240))
+CASES = random_configs.with_cell_sequences(CASES)
 PADDED_CASES = [
     case for case in CASES if case.sequence_lengths and min(case.sequence_lengths) < case.max_time
 ]
@@ -42,7 +43,7 @@ def test_cases_cover_all_attributes():
     for name in ("num_proj", "dropout", "cell_clip"):
         assert {bool(getattr(config, name)) for config in configs} == {False, True}
     assert any(config.num_proj and config.cell_clip for config in configs)
-    for name in ("time_major", "is_training", "has_resets"):
+    for name in ("time_major", "is_training", "has_resets", "has_cell_sequences"):
         assert {getattr(case, name) for case in CASES} == {False, True}
     for name in ("max_time", "batch_size"):
         assert min(getattr(case, name) for case in CASES) == 1
@@ -75,12 +76,15 @@ def test_padding_is_ignored(case):
     clean = data._replace(inputs=data.inputs.copy(), d_outputs=data.d_outputs.copy())
     clean.inputs[padding] = 0
     clean.d_outputs[padding] = 0
-    poisoned = data._replace(inputs=data.inputs.copy(), d_outputs=data.d_outputs.copy())
+    poisoned = tf.nest.map_structure(np.copy, data)
     poisoned.inputs[padding] = np.nan
     poisoned.d_outputs[padding] = np.inf
+    for d_cells in poisoned.d_cells:
+        d_cells[padding] = np.inf
     results = random_configs.run_ops(case, clean)
     assert np.all(results.outputs[padding] == 0)
     assert np.all(results.d_inputs[padding] == 0)
+    assert all(np.all(cells[padding] == 0) for cells in results.cells)
     assert_same_bits(random_configs.run_ops(case, poisoned), results)
 
 
@@ -138,6 +142,7 @@ def test_without_steps_states_pass_through(
         time_major=time_major,
         is_training=is_training,
         sequence_lengths=(0,) * batch_size if with_lengths else None,
+        has_cell_sequences=config.is_lstm,
     )
     data = random_configs.draw_data(case, dtype)
     results = random_configs.run_ops(case, data)
@@ -185,7 +190,7 @@ def test_cell_clip_by_hand():
     np.testing.assert_allclose(outputs[..., 0], expected, rtol=1e-14)
     np.testing.assert_allclose(final_h[0, :, 0], expected[-1], rtol=1e-14)
     np.testing.assert_allclose(final_c[0, :, 0], np.clip(last, -0.5, 0.5), rtol=1e-14)
-    _, _, raw_c, _ = raw_ops.cudnn_rnn_tf_forward(
+    _, _, raw_c, *_ = raw_ops.cudnn_rnn_tf_forward(
         input=inputs,
         input_h=h,
         input_c=c,

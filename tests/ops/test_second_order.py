@@ -29,13 +29,13 @@ class Network:
         data, _ = random_configs.draw_smooth_data(case, "float64")
         self.seed = data.seed
         self.arguments = [tf.constant(a) for a in (data.inputs, data.params, *data.states)]
-        self.cotangents = [tf.constant(d) for d in (data.d_outputs, *data.d_states)]
+        self.cotangents = [tf.constant(d) for d in (data.d_outputs, *data.d_states, *data.d_cells)]
         rng = np.random.default_rng(case.index)
         self.vectors = [tf.constant(rng.standard_normal(a.shape)) for a in self.arguments]
 
     def results(self, inputs, params, *states):
         lengths, resets = self.case.sequence_lengths, self.case.resets
-        outputs, final = ops.forward(
+        outputs, final, *cells = ops.forward(
             self.case.config,
             inputs,
             states,
@@ -45,8 +45,9 @@ class Network:
             seed=tf.constant(self.seed),
             time_major=self.case.time_major,
             is_training=self.case.is_training,
+            return_cell_sequences=self.case.has_cell_sequences,
         )
-        return [outputs, *final]
+        return [outputs, *final, *cells]
 
     def loss(self, arguments, cotangents):
         # With squares in the loss, the results' gradients depend on the results.
@@ -81,7 +82,9 @@ class Network:
 
 CASES = [
     case
-    for case in random_configs.with_resets(random_configs.random_cases(60, seed=71))
+    for case in random_configs.with_cell_sequences(
+        random_configs.with_resets(random_configs.random_cases(60, seed=71))
+    )
     if case.config.num_units < 42 and case.max_time < 9 and case.batch_size < 9
 ][:24]
 CASES += random_configs.layer_normalized(CASES)[:3]

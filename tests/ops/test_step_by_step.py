@@ -13,6 +13,7 @@ from cudnn_rnn_tf.ops import step_by_step
 
 CASES = random_configs.with_resets(random_configs.random_cases(36, seed=61))
 CASES += map(random_configs.with_recurrent_dropout, random_configs.random_cases(12, seed=7))
+CASES = random_configs.with_cell_sequences(CASES)
 
 
 def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.Results:

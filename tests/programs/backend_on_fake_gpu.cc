@@ -50,16 +50,16 @@ class FakeEngine : public Engine {
                     const RnnForwardBuffers& all) const override {
     return Run(handles, {all.input, all.input_h, all.input_c, all.params,
                          all.resets, all.output, all.output_h, all.output_c,
-                         all.reserve_space, all.workspace});
+                         all.cell_sequences, all.reserve_space, all.workspace});
   }
   RnnStatus Backward(const Handles& handles,
                      const RnnBackwardBuffers& all) const override {
     return Run(handles,
                {all.input, all.input_h, all.input_c, all.params, all.resets,
                 all.output, all.output_backprop, all.output_h_backprop,
-                all.output_c_backprop, all.reserve_space, all.input_backprop,
-                all.input_h_backprop, all.input_c_backprop, all.params_backprop,
-                all.workspace});
+                all.output_c_backprop, all.cell_sequences_backprop,
+                all.reserve_space, all.input_backprop, all.input_h_backprop,
+                all.input_c_backprop, all.params_backprop, all.workspace});
   }
 
  private:
@@ -293,6 +293,7 @@ void CheckEngines() {
   problem.is_training = Draw(0, 1) == 1;
   problem.has_sequence_lengths = Draw(0, 1) == 1;
   problem.has_resets = Draw(0, 3) == 0;
+  problem.has_cell_sequences = Draw(0, 3) == 0;
   problem.spec.recurrent_dropout = Draw(0, 3) == 0 ? 0.5f : 0.0f;
   problem.spec.num_proj = Draw(0, 3) == 0 ? problem.spec.num_units : 0;
   has_steps = Draw(0, 1) == 1;
@@ -459,7 +460,7 @@ void CheckKeys() {
   }
   for (void** const buffer :
        {&forward.output, &forward.output_h, &forward.output_c,
-        &forward.reserve_space, &forward.workspace}) {
+        &forward.cell_sequences, &forward.reserve_space, &forward.workspace}) {
     *buffer = &memory[place++];
     check("what a forward pass writes");
   }
@@ -485,7 +486,8 @@ void CheckKeys() {
   for (const void** const buffer :
        {&backward.input, &backward.input_h, &backward.input_c, &backward.params,
         &backward.resets, &backward.output, &backward.output_backprop,
-        &backward.output_h_backprop, &backward.output_c_backprop}) {
+        &backward.output_h_backprop, &backward.output_c_backprop,
+        &backward.cell_sequences_backprop}) {
     *buffer = &memory[place++];
     check("what a backward pass reads");
   }

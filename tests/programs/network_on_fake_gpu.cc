@@ -172,6 +172,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   num_before_biases = static_cast<int>(*numbers++);
   problem.has_sequence_lengths = lengths != nullptr;
   problem.has_resets = resets != nullptr;
+  problem.has_cell_sequences = tensors[14] != nullptr;
   spec.dropout = *rates++;
   spec.recurrent_dropout = *rates++;
   spec.cell_clip = *rates++;
@@ -202,6 +203,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   buffers.output = tensors[4];
   buffers.output_h = tensors[5];
   buffers.output_c = tensors[6];
+  buffers.cell_sequences = tensors[14];
   if (is_on_device) {
     buffers.sequence_lengths.on_device = static_cast<const int64_t*>(lengths);
   } else {
@@ -229,6 +231,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   gradients.output_backprop = tensors[7];
   gradients.output_h_backprop = tensors[8];
   gradients.output_c_backprop = tensors[9];
+  gradients.cell_sequences_backprop = tensors[15];
   gradients.input_backprop = tensors[10];
   gradients.input_h_backprop = tensors[11];
   gradients.input_c_backprop = tensors[12];

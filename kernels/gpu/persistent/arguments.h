@@ -277,6 +277,7 @@ struct ForwardDirection {
   void* output;
   void* last_h;
   void* last_c;
+  void* all_c;  // [rows, D * H], c after each step; null where it is not asked.
 };
 
 struct ForwardArguments {
@@ -312,6 +313,7 @@ struct BackwardDirection {
   // doubles.
   float* bias_sums;
   void* projected_backprop;  // [rows, P], the gradients of projections.
+  const void* all_c_backprop;
 };
 
 struct BackwardArguments {

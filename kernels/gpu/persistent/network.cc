@@ -39,6 +39,9 @@ RnnStatus CheckProblem(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
   if (problem.dtype == RnnDataType::kFloat64) return Unsupported("float64");
   if (problem.has_recurrent_dropout()) return Unsupported("recurrent dropout");
+  if (problem.has_cell_sequences) {
+    return Unsupported("the cell states of all steps");
+  }
   if (spec.num_proj > 0) return Unsupported("projections");
   if (spec.resets_before()) {
     return Unsupported("a GRU's reset gate before the product");
@@ -336,6 +339,9 @@ RnnStatus Network::Forward(const Handles& handles,
         const int64_t cell_state = StateOffset(pseudo_layer, units);
         direction.first_c = At(buffers.input_c, cell_state);
         direction.last_c = At(buffers.output_c, cell_state);
+        if (is_last && problem_.has_cell_sequences) {
+          direction.all_c = At(buffers.cell_sequences, d * units);
+        }
       }
     }
     if (workspace.step_memory) {

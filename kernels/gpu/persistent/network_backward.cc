@@ -209,6 +209,10 @@ struct Network::BackwardPass {
             network.At(buffers.output_c_backprop, cell_state);
         direction.first_c_backprop =
             network.At(buffers.input_c_backprop, cell_state);
+        if (l + 1 == spec.num_layers && network.problem_.has_cell_sequences) {
+          direction.all_c_backprop =
+              network.At(buffers.cell_sequences_backprop, d * units);
+        }
       }
     }
     return arguments;

@@ -50,6 +50,10 @@ struct Place {
     return direction * CellType::kGatesOfH * batch * steps.units +
            gate * steps.gate_stride + b * steps.sequence_stride + unit;
   }
+  // Its number of a direction's part of [rows, D * H].
+  Index OfCell(Index row) const {
+    return row * steps.directions * steps.units + unit;
+  }
   // Its number of [D, B, P], if it is one of the projected units.
   int OfOutput() const {
     return (direction * batch + b) * steps.outputs + unit;
@@ -196,6 +200,9 @@ void ReadStates(const Own<ForwardArguments>& at, int step, Sum* h, Sum* c) {
 void StorePadding(const Own<ForwardArguments>& at, int step) {
   const Index row = at.RowAt(step);
   const bool is_training = at.my.previous_h != nullptr;
+  if (at.my.all_c != nullptr) {
+    StoreItem(at.my.all_c, at.OfCell(row), at.Padding());
+  }
   if (at.unit < at.steps.outputs) {
     StoreItem(at.my.output, row * at.all.output_stride + at.unit, at.Padding());
     if (is_training) {
@@ -219,6 +226,7 @@ void StoreCell(const Own<ForwardArguments>& at, int step, Sum h, Sum c,
   } else {
     StoreItem(my.output, row * at.all.output_stride + at.unit, h);
   }
+  if (my.all_c != nullptr) StoreItem(my.all_c, at.OfCell(row), c);
   if (my.previous_h == nullptr) return;
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot) {
@@ -289,6 +297,9 @@ void ReadGradients(const Own<BackwardArguments>& at, int step, Sum* dh,
     *dc = is_last ? LoadItem(at.my.last_c_backprop,
                              at.b * steps.cell_stride + at.unit)
                   : *carry;
+    if (step >= 0 && at.my.all_c_backprop != nullptr) {
+      *dc += LoadItem(at.my.all_c_backprop, at.OfCell(at.RowAt(step)));
+    }
   }
   if constexpr (CellType::kReadsH) {
     if (!is_last) *dh = *carry;
