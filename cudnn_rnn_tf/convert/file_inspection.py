@@ -1,5 +1,6 @@
 """Finds the recurrent networks in a file by reading what it says, without making a model."""
 
+import itertools
 import os
 import pathlib
 import re
@@ -106,11 +107,11 @@ def _ops_in(*graphs: Any) -> Iterator[Network]:
     found: dict[str, Network] = {}
     for graph in graphs:
         bodies = [graph.node, *(function.node_def for function in graph.library.function)]
-        for node in (node for body in bodies for node in body):
-            if node.op == "CudnnRnnTf>Forward" or frozen_graphs.FUSED_OP.fullmatch(node.op):
-                # The function of each signature has a copy of the same node.
-                scope = frozen_graphs.scope_of(node.name)
-                found.setdefault(scope, _of_node(scope, node))
+        for name, copies in itertools.chain.from_iterable(
+            frozen_graphs.fused_ops(body).items() for body in bodies
+        ):
+            # The function of each signature has a copy of the same node.
+            found.setdefault(name, _of_node(name, copies[0]))
     yield from found.values()
 
 
@@ -118,7 +119,7 @@ def _of_node(name: str, node: Any) -> Network:
     attributes = node.attr
 
     def text(key: str, default: str) -> str:
-        return attributes[key].s.decode() if key in attributes else default
+        return attributes[key].s.decode(errors="replace") if key in attributes else default
 
     ours = node.op.startswith("CudnnRnnTf>")
     dtype = tf.as_dtype(attributes["T"].type).name if "T" in attributes else None

@@ -2,13 +2,14 @@
 
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants
+from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.contrib.network_calls import config_from
 from cudnn_rnn_tf.convert import named_arrays, untrusted
 from cudnn_rnn_tf.convert.named_arrays import StoredNetwork
@@ -16,8 +17,12 @@ from cudnn_rnn_tf.keras_weights import to_keras_weights
 from cudnn_rnn_tf.pseudo_layers import cut_array
 
 _PARTS = ("kernel", "recurrent_kernel", "bias")
-FUSED_OP = re.compile(r"CudnnRNN(V\d)?")
-_PASSED_ON = ("Identity", "Enter", "StopGradient")
+_FUSED_OP = re.compile(r"CudnnRNN(V\d)?|CudnnRnnTf>Forward")
+# The attributes of fused ops that tell networks with the same buffer apart.
+_OF_NETWORKS = ("rnn_mode", "input_mode", "direction", "num_layers", "num_units")
+_PASSED_ON = ("Identity", "Enter", "StopGradient", "ReadVariableOp")
+# What graphs, and functions, may add to the name of a node whose first output is meant.
+_FIRST_OUTPUT = re.compile(r"(:\w+)?:0$")
 _SUMS = ("Add", "AddV2", "BiasAdd")
 # The activations of an LSTM cell's gates i, c, f and o.
 _ACTIVATIONS = ("Sigmoid", "Tanh", "Sigmoid", "Sigmoid")
@@ -32,8 +37,17 @@ class Constant:
         self.shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
         self.dtype = tf.as_dtype(tensor.dtype).as_numpy_dtype
         self._tensor = tensor
-        size = int(np.prod(self.shape, dtype=object)) * np.dtype(self.dtype).itemsize
-        untrusted.check_growth(f"constant {node.name!r} of", size, stored)
+        self.size = int(np.prod(self.shape, dtype=object)) * np.dtype(self.dtype).itemsize
+        untrusted.check_growth(f"constant {node.name!r} of", self.size, stored)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether all numbers are zero, which those that the file holds tell."""
+        held = {field.name: value for field, value in self._tensor.ListFields()}
+        content = np.frombuffer(held.get("tensor_content", b""), self.dtype)
+        return not content.any() and not any(
+            any(value) for name, value in held.items() if name.endswith("_val")
+        )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(tf.make_ndarray(self._tensor), dtype)
@@ -72,11 +86,11 @@ def networks_in(path: pathlib.Path) -> dict[str, StoredNetwork]:
         if node.op == "Const" and tf.as_dtype(node.attr["value"].tensor.dtype).is_floating
     }
     links = _Links(graph, arrays)
-    networks = {
-        scope_of(node.name): network
-        for node in graph.node
-        if FUSED_OP.fullmatch(node.op) and (network := links.network_of(node))
-    }
+    networks: dict[str, StoredNetwork] = {}
+    for name, copies in fused_ops(graph.node).items():
+        for found in filter(None, map(links.network_of, copies)):
+            networks.setdefault(name, found)
+            untrusted.check_growth("the fused ops' buffers have", links.bytes_read, stored)
     for name, network in named_arrays.networks_in(arrays).items():
         if any(links.clips(cell["kernel"]) for cell in network.cells if "kernel" in cell):
             network = network._replace(refusal="its cells clip their states")
@@ -92,9 +106,38 @@ def _integer(number: float | None) -> int | None:
     return None if number is None else int(number)
 
 
-def scope_of(name: str) -> str:
-    """Returns what a fused op's network is called, of which a graph may have several copies."""
-    return re.sub(r"_\d+$", "", name.rpartition("/")[0] or name)
+def fused_ops(nodes: Iterable[Any]) -> dict[str, list[Any]]:
+    """Returns the fused ops of a graph or a function, by the names of their networks.
+
+    Ops that read the same weights are copies of one network, whose name is without a copy's number.
+    """
+    by_name = {node.name: node for node in nodes}
+    scopes: dict[str, dict[Any, list[Any]]] = {}
+    for node in by_name.values():
+        if _FUSED_OP.fullmatch(node.op):
+            told = [node.attr[key].SerializeToString() for key in _OF_NETWORKS if key in node.attr]
+            key = (_origin(by_name, "".join(node.input[3:4])), *told)
+            scope = re.sub(r"_\d+$", "", node.name.rpartition("/")[0] or node.name)
+            scopes.setdefault(scope, {}).setdefault(key, []).append(node)
+    named: dict[str, list[Any]] = {}
+    for scope, networks in scopes.items():
+        for copies in networks.values():
+            own = copies[0].name
+            name = scope if len(networks) == 1 else own.rpartition("/")[0]
+            named[own if name in named else name or own] = copies
+    return named
+
+
+def _origin(nodes: dict[str, Any], name: str) -> str:
+    """Returns the output that an output is passed on from; no node has that of an argument."""
+    passed: set[str] = set()
+    while True:
+        name = _FIRST_OUTPUT.sub("", name)
+        node = nodes.get(name)
+        if node is None or node.op not in _PASSED_ON or not node.input or name in passed:
+            return name
+        passed.add(name)
+        name = node.input[0]
 
 
 class _Links:
@@ -103,6 +146,8 @@ class _Links:
     def __init__(self, graph: Any, constants_by_name: dict[str, Constant]):
         self._constants = {each.node_name: each for each in constants_by_name.values()}
         self._nodes = {node.name: node for node in graph.node}
+        self._cells: dict[Any, list[dict[str, named_arrays.Array]]] = {}
+        self.bytes_read = 0
         self._readers: dict[str, list[Any]] = {}
         for node in graph.node:
             for name in node.input:
@@ -161,14 +206,19 @@ class _Links:
 
     def network_of(self, node: Any) -> StoredNetwork | None:
         """Returns the network of one of TensorFlow's fused ops, whose buffer is a constant."""
+        try:
+            return self._network_of(node)
+        except Exception:  # Whatever is wrong with a node, there may be other networks.
+            return None
+
+    def _network_of(self, node: Any) -> StoredNetwork | None:
         inputs, h, c, params = (self._source(name) for name in node.input[:4])
         buffer = self._constants.get(params.name if params is not None else "")
+        if node.op.startswith("CudnnRnnTf>") or buffer is None or len(buffer.shape) != 1:
+            return None
         texts = {key: value.s.decode() for key, value in node.attr.items()}
         mode = texts.get("rnn_mode", constants.CUDNN_LSTM)
         states = (h, c) if mode == constants.CUDNN_LSTM else (h,)
-        shapes = [self._shape(each) for each in (inputs, *states)]
-        if buffer is None or len(buffer.shape) != 1:
-            return None
         config_of = config_from(
             mode,
             "time_major" not in node.attr or node.attr["time_major"].b,
@@ -176,21 +226,27 @@ class _Links:
             texts.get("direction", constants.CUDNN_RNN_UNIDIRECTION),
             dropout=0.0,
         )
+        shapes = [self._shape(each) for each in (inputs, *states)]
         specs = list(map(tf.TensorSpec, (*shapes, buffer.shape)))
-        try:
-            config = config_of(specs[0], specs[1:-1], specs[-1])
-        except (TypeError, ValueError):
-            return None
+        config = config_of(specs[0], specs[1:-1], specs[-1])
         is_plain = config.input_mode == constants.CUDNN_INPUT_LINEAR_MODE and not config.num_proj
         if not is_plain or buffer.shape != (config.layout.size,):
             return None
-        cells: list[dict[str, named_arrays.Array]] = [
-            dict(zip(_PARTS, to_keras_weights(mode, layer), strict=True))
-            for layer in cut_array(config, np.asarray(buffer))
-        ]
         is_zero = all(self._is_zero(each) for each in states)
         refusal = "" if is_zero else "it starts from states that are not zero"
+        cells = self._cells_of(config, buffer)
         return StoredNetwork(node.op, mode, cells, config.layout.num_dirs, refusal=refusal)
+
+    def _cells_of(self, config: RnnConfig, buffer: Constant) -> list[dict[str, named_arrays.Array]]:
+        """Returns the arrays in a buffer, which any number of ops may share."""
+        key = (buffer.node_name, config)
+        if key not in self._cells:
+            self.bytes_read += buffer.size
+            self._cells[key] = [
+                dict(zip(_PARTS, to_keras_weights(config.rnn_mode, layer), strict=True))
+                for layer in cut_array(config, np.asarray(buffer))
+            ]
+        return self._cells[key]
 
     def _shape(self, node: Any) -> tf.TensorShape:
         """Returns the shape of what a node puts out, as far as the graph says it."""
@@ -210,7 +266,7 @@ class _Links:
         """Returns whether what a node puts out is zero, or not in the graph."""
         if node.op == "Fill":
             return not self._scalar(node.input[1])
-        return node.name not in self._constants or not np.any(self._constants[node.name])
+        return node.name not in self._constants or self._constants[node.name].is_zero
 
     def _scalar(self, name: str) -> float | None:
         node = self._source(name)
@@ -220,9 +276,4 @@ class _Links:
 
     def _source(self, name: str) -> Any:
         """Returns the node that an output comes from; None if none, or several, change nothing."""
-        node = self._nodes.get(name.removesuffix(":0"))
-        passed: set[str] = set()
-        while node is not None and node.op in _PASSED_ON and node.name not in passed:
-            passed.add(node.name)
-            node = self._nodes.get(node.input[0].removesuffix(":0"))
-        return node
+        return self._nodes.get(_origin(self._nodes, name))

@@ -15,7 +15,7 @@ from layer_reference import make, normal, randomize
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import __main__, convert, cudnn_rnn_ops
 from cudnn_rnn_tf.contrib import rnn
-from cudnn_rnn_tf.convert import file_inspection, named_arrays
+from cudnn_rnn_tf.convert import file_inspection, frozen_graphs, named_arrays
 
 tf_keras = pytest.importorskip("tf_keras")
 torch = pytest.importorskip("torch")
@@ -251,18 +251,17 @@ def test_frozen_graphs(tmp_path):
         convert.convert_file(path, target, name=name, force=True)
         received = keras.saving.load_model(target)(inputs)
         np.testing.assert_allclose(received, expected[name], atol=1e-6)
-    for content, message in (
-        (b"no graph", "it is no frozen graph"),
-        (
-            tf.compat.v1.GraphDef(
-                node=[bomb(name) for name in ("rnn/lstm_cell/kernel", "other")]
-            ).SerializeToString(),
-            "constant 'rnn/lstm_cell/kernel' of .* bytes, but no more than",
-        ),
+    path.write_bytes(b"no graph")
+    with pytest.raises(ValueError, match="it is no frozen graph"):
+        file_inspection.inspect_file(path)
+    write_graph(
+        path,
+        *(constant(name, 1.0, (1 << 20, 1 << 20)) for name in ("rnn/lstm_cell/kernel", "other")),
+    )
+    with pytest.raises(
+        ValueError, match="constant 'rnn/lstm_cell/kernel' of .* bytes, but no more"
     ):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=message):
-            file_inspection.inspect_file(path)
+        file_inspection.inspect_file(path)
 
 
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_relu"])
@@ -319,15 +318,87 @@ def test_fused_ops_in_frozen_graphs(mode, tmp_path):
             convert.convert_file(path, target, force=True)
 
 
-def bomb(name: str) -> Any:
-    """Returns a constant of many numbers, of which a file holds one."""
+def write_graph(path: Any, *nodes: Any) -> None:
+    path.write_bytes(tf.compat.v1.GraphDef(node=nodes).SerializeToString())
+
+
+def constant(name: str, value: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """Returns a constant, of which a file holds what is given, and the shape tells the rest."""
     node = tf.compat.v1.NodeDef(name=name, op="Const")
-    tensor = node.attr["value"].tensor
-    tensor.dtype = tf.float32.as_datatype_enum
-    tensor.float_val.append(1.0)
-    for size in (1 << 20, 1 << 20):
-        tensor.tensor_shape.dim.add(size=size)
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, shape=shape))
     return node
+
+
+def fused_op(name: str, *inputs: str, **texts: bytes) -> Any:
+    node = tf.compat.v1.NodeDef(name=name, op="CudnnRNNV3", input=inputs)
+    for key, text in texts.items():
+        node.attr[key].s = text
+    return node
+
+
+def test_names_of_fused_ops(tmp_path):
+    """As TensorFlow 1 names layers: the number may be a copy's, or another network's."""
+    path, target = tmp_path / "model.pb", tmp_path / "m.keras"
+    buffers = [normal(9 * (4 + 3 + 2)), normal(15 * (3 + 5 + 2))]
+    nodes = [constant("h/sizes", [1, 2, 3]), constant("h5/sizes", [1, 2, 5]), constant("0", 0.0)]
+    for index, (size, h) in enumerate(((4, "h"), (3, "h5"))):
+        x = tf.compat.v1.NodeDef(name=f"x{index}", op="Placeholder")
+        for dim in (-1, -1, size):
+            x.attr["shape"].shape.dim.add(size=dim)
+        fill = tf.compat.v1.NodeDef(name=h, op="Fill", input=[f"{h}/sizes", "0"])
+        nodes += [x, fill, constant(f"p{index}", buffers[index].astype("float32"))]
+    of_gru = {"rnn_mode": b"gru"}
+    ops = [
+        fused_op(name, f"x{index}", ("h", "h5")[index], "0", f"p{index}", **of_gru)
+        for name, index in (
+            ("rnn/cudnn_1/CudnnRNNV3", 1), ("rnn/cudnn/CudnnRNNV3", 0),
+            ("rnn/cudnn_2/CudnnRNNV3", 0), ("rnn/cudnn/CudnnRNNV3_1", 1), ("two/a", 1),
+            ("two/b", 0), ("gru_1/CudnnRNNV3", 0),
+        )
+    ]  # fmt: skip
+    write_graph(path, *nodes, *ops)
+    found = {each.name: each.num_units for each in file_inspection.inspect_file(path)}
+    assert found == {"rnn/cudnn_1": 5, "rnn/cudnn": 3, "two": 5, "two/b": 3, "gru": 3}
+    convert.convert_file(path, target, name="rnn/cudnn_1")
+    assert keras.saving.load_model(target).layers[-1].num_units == 5
+    # Nothing in one network keeps the others from being found.
+    graph = tf.compat.v1.GraphDef(node=[*nodes, ops[-1]])
+    for sizes in ([5.5, 2, 3], [-7, 2, 3], [float("inf")] * 3, ["a", "b", "c"]):
+        graph.node.append(constant(f"h{sizes}/sizes", sizes))
+        graph.node.add(name=f"h{sizes}", op="Fill", input=[f"h{sizes}/sizes"])
+        graph.node.append(fused_op(f"{sizes}", "x0", f"h{sizes}", "0", "p0", **of_gru))
+    graph.node.append(fused_op("few", "x0", "h", "0", **of_gru))
+    graph.node.append(fused_op("text", "x0", "h", "0", "p0", rnn_mode=b"\xff", direction=b"\xff"))
+    graph.node.add(name="passed", op="Identity")
+    graph.node.append(fused_op("nothing", "x0", "h", "0", "passed", **of_gru))
+    write_graph(path, *graph.node)
+    inspected = file_inspection.inspect_file(path)
+    assert [each.name for each in inspected if each.convert == "yes"] == ["gru"]
+    assert len(inspected) == 8
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_fused_ops_of_a_small_file_stay_small(count, tmp_path, monkeypatch):
+    """Ops that share a constant of which the file holds one number, or have one each."""
+    path, read = tmp_path / "model.pb", []
+    array = frozen_graphs.Constant.__array__
+    monkeypatch.setattr(
+        frozen_graphs.Constant,
+        "__array__",
+        lambda self, *args, **kwargs: read.append(self) or array(self, *args, **kwargs),
+    )
+    size = 1000 * 3 * (1000 + 1000 + 2)
+    nodes = [constant("h", 0.0, (1, 2, 1000)), constant("x", 0.0, (5, 2, 1000))]
+    nodes += [constant(f"p{index}", 0.5, (size,)) for index in range(count)]
+    of_gru = {"rnn_mode": b"gru"}
+    nodes += [fused_op(f"{i}/op", "x", "h", "h", f"p{i % count}", **of_gru) for i in range(30)]
+    write_graph(path, *nodes)
+    if count == 1:
+        assert len(file_inspection.inspect_file(path)) == 30 and len(read) == 1
+        return
+    with pytest.raises(ValueError, match="the fused ops' buffers have .* no more than 67,108,864"):
+        file_inspection.inspect_file(path)
+    assert len(read) == 3
 
 
 @pytest.mark.parametrize("use_bias", [False, True])
