@@ -29,6 +29,9 @@ from tensorflow.python.eager.record import (
     stop_recording,
 )
 
+# TensorFlow 1's layers and cells are kept on this base; the reason is where that is done.
+from tensorflow.python.keras.engine import base_layer_v1
+
 # `tf.compat.v1.nn.rnn_cell` and `tf.compat.v1.layers` raise errors where Keras 3 is installed. The
 # attributes of the cells that `contrib.rnn` reads are private, too.
 from tensorflow.python.keras.layers.legacy_rnn import rnn_cell_impl as legacy_rnn_cells
@@ -71,6 +74,13 @@ __all__ = [
 # contrib's layers.
 Trackable = tf.__internal__.tracking.Trackable
 AutoTrackable = tf.__internal__.tracking.AutoTrackable
+
+
+# When one of TensorFlow's old layers or cells is made in a graph, and then one outside, or the
+# reverse, TensorFlow changes the bases of the class that all of them have in common, and those that
+# are there already fail. The base of TensorFlow 1 serves in both modes, so it is kept.
+legacy_rnn_cells.base_layer.Layer.__bases__ = (base_layer_v1.Layer,)
+legacy_rnn_cells.base_layer.Layer.__new__ = lambda cls, *_, **__: object.__new__(cls)
 
 
 class ExtensionPoint(NamedTuple):

@@ -51,12 +51,14 @@ class _Cell(legacy_rnn_cells.LayerRNNCell):
                 f"expected the last dimension of the inputs of {type(self).__name__} to be known, "
                 f"but received shape {inputs_shape}"
             )
+        # Where the variable scope has a partitioner, `variables` has the pieces of these.
+        self._wholes = []
         for name, shape in self._shapes(input_size).items():
             initializer = self._kernel_initializer
             if len(shape) == 1:
                 ones = shape[0] == 2 * self._num_units
                 initializer = _v1.ones_initializer() if ones else _v1.zeros_initializer()
-            self.add_weight(name, shape, initializer=initializer)
+            self._wholes.append(self.add_weight(name, shape, initializer=initializer))
         self.built = True
 
     def _shapes(self, input_size: int) -> dict[str, list[int]]:
@@ -85,7 +87,7 @@ class CudnnCompatibleLSTMCell(_Cell):
 
     def call(self, inputs: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
         c, h = state
-        kernel, bias = self.variables
+        kernel, bias = self._wholes
         i, g, f, o = tf.split(tf.matmul(tf.concat([inputs, h], 1), kernel) + bias, 4, axis=1)
         c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
         h = tf.sigmoid(o) * tf.tanh(c)
@@ -118,7 +120,7 @@ class CudnnCompatibleGRUCell(_Cell):
         }
 
     def call(self, inputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        gates, gate_bias, kernel, bias, recurrent_kernel, recurrent_bias = self.variables
+        gates, gate_bias, kernel, bias, recurrent_kernel, recurrent_bias = self._wholes
         joined = tf.matmul(tf.concat([inputs, state], 1), gates) + gate_bias
         r, z = tf.split(tf.sigmoid(joined), 2, axis=1)
         recurrent_side = tf.matmul(state, recurrent_kernel) + recurrent_bias
@@ -166,7 +168,7 @@ class GRUBlockCell(_Cell):
         return dict(zip(self._names, shapes, strict=True))
 
     def call(self, inputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        of_gates, bias_of_gates, of_candidate, bias_of_candidate = self.variables
+        of_gates, bias_of_gates, of_candidate, bias_of_candidate = self._wholes
         gates = tf.matmul(tf.concat([inputs, state], 1), of_gates) + bias_of_gates
         r, z = tf.split(tf.sigmoid(gates), 2, axis=1)
         candidate = tf.matmul(tf.concat([inputs, r * state], 1), of_candidate)

@@ -91,8 +91,8 @@ class LSTMBlockFusedCell(legacy_rnn_cells.base_layer.Layer):
 
     def build(self, input_shape: Any) -> None:
         units = self._num_units
-        self.add_weight("kernel", [int(input_shape[2]) + units, 4 * units])
-        self.add_weight("bias", [4 * units], initializer=_v1.zeros_initializer())
+        self._kernel = self.add_weight("kernel", [int(input_shape[2]) + units, 4 * units])
+        self._bias = self.add_weight("bias", [4 * units], initializer=_v1.zeros_initializer())
         if self._use_peepholes:
             self._w_i_diag, self._w_f_diag, self._w_o_diag = (
                 self.add_weight(name, [units]) for name in ("w_i_diag", "w_f_diag", "w_o_diag")
@@ -324,7 +324,14 @@ def _run_layer(
 
 def _weights(cell: Any, input_size: int) -> tuple[str, PseudoLayer]:
     """Returns the mode of a cell, and its weights."""
-    kernel, bias, *others = [tf.convert_to_tensor(variable) for variable in cell.variables]
+    if isinstance(cell, GRUBlockCell):
+        wholes = cell._wholes
+    elif isinstance(cell, GRUCell):
+        of_gates = (cell._gate_kernel, cell._gate_bias)
+        wholes = [*of_gates, cell._candidate_kernel, cell._candidate_bias]
+    else:
+        wholes = [cell._kernel, cell._bias]
+    kernel, bias, *others = map(tf.convert_to_tensor, wholes)
     projection = vectors = None
     if isinstance(cell, BasicRNNCell):
         mode = f"rnn_{_activation(cell)}"

@@ -350,7 +350,7 @@ def test_wrong_arguments():
         layer(INPUTS, (np.zeros((2, 2, 3)),))
     with pytest.raises(TypeError, match="is_training"):
         layer(INPUTS, training=1)
-    with pytest.raises(ValueError, match="axis -1 of input shape to have value 4"):
+    with pytest.raises(ValueError, match="size 4 in the last dimension"):
         layer(INPUTS[..., :3])
     with pytest.raises(ValueError, match="direction"):
         make("lstm", direction="both")

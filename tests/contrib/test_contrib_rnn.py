@@ -1,5 +1,6 @@
 """`contrib.rnn`, whose `dynamic_rnn` is compared with TensorFlow's own loop over the same cells."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,9 @@ def trained(seed: int, is_fused: bool) -> tuple[list[str], list[Any]]:
     random = np.random.default_rng(seed)
     time_major, dtype = bool(random.integers(2)), str(random.choice(["float64", "float32"]))
     module = rnn if is_fused else v1.nn
-    with tf.Graph().as_default(), v1.Session() as session:
+    split = v1.variable_scope("split", partitioner=v1.fixed_size_partitioner(2))
+    scope = split if random.random() < 0.3 else contextlib.nullcontext()
+    with tf.Graph().as_default(), v1.Session() as session, scope:
         v1.set_random_seed(1)
         cells = [draw_network(random, dtype) for _ in range(2)]
         inputs = random.standard_normal((5, 5, 3)).astype(dtype)
@@ -188,6 +191,29 @@ def test_fused_cells_are_lstm_cells_with_other_names(use_peephole, fused_calls):
 def test_a_program_of_tensorflow_1_2_is_told_where_its_class_is():
     with pytest.raises(TypeError, match="took input_size there, .* is cudnn_rnn_ops.CudnnGRU"):
         contrib.CudnnGRU(1, 4, 3)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: contrib.CudnnLSTM(1, 3),
+        lambda: rnn.LSTMBlockFusedCell(3),
+        lambda: contrib.CudnnCompatibleGRUCell(3),
+        lambda: rnn.BasicLSTMCell(3),
+    ],
+)
+@pytest.mark.parametrize("eager_first", [False, True])
+def test_layers_of_a_graph_and_of_none_take_turns(make, eager_first):
+    graph, layers = tf.Graph(), {}
+    for is_eager in (eager_first, not eager_first) * 2:
+        with contextlib.nullcontext() if is_eager else graph.as_default():
+            layer = layers[is_eager] = layers.get(is_eager) or make()
+            if isinstance(layer, rnn_cell.RNNCell):
+                received, _ = layer(tf.ones([2, 4]), layer.zero_state(2, tf.float32))
+            else:
+                received, _ = layer(tf.ones([5, 2, 4]))
+            assert received.shape.as_list()[-2:] == [2, 3] and len(layer.variables) > 0
+            assert make().trainable_variables == []
 
 
 def test_eagerly_and_names():
