@@ -1,6 +1,5 @@
 """Finds the recurrent networks in a file by reading what it says, without making a model."""
 
-import itertools
 import os
 import pathlib
 import re
@@ -107,11 +106,10 @@ def _ops_in(*graphs: Any) -> Iterator[Network]:
     found: dict[str, Network] = {}
     for graph in graphs:
         bodies = [graph.node, *(function.node_def for function in graph.library.function)]
-        for name, copies in itertools.chain.from_iterable(
-            frozen_graphs.fused_ops(body).items() for body in bodies
-        ):
-            # The function of each signature has a copy of the same node.
-            found.setdefault(name, _of_node(name, copies[0]))
+        for body in bodies:
+            for name, copies in frozen_graphs.fused_ops(body).items():
+                # The function of each signature has a copy of the same node.
+                found.setdefault(name, _of_node(name, copies[0]))
     yield from found.values()
 
 

@@ -1,5 +1,6 @@
 """Finds recurrent networks among the constants of TensorFlow 1's frozen graphs."""
 
+import contextlib
 import pathlib
 import re
 from collections.abc import Iterable, Iterator
@@ -44,10 +45,8 @@ class Constant:
     def is_zero(self) -> bool:
         """Whether all numbers are zero, which those that the file holds tell."""
         held = {field.name: value for field, value in self._tensor.ListFields()}
-        content = np.frombuffer(held.get("tensor_content", b""), self.dtype)
-        return not content.any() and not any(
-            any(value) for name, value in held.items() if name.endswith("_val")
-        )
+        content = np.frombuffer(held.pop("tensor_content", b""), self.dtype)
+        return not (content.any() or any(any(held[name]) for name in held if name.endswith("_val")))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(tf.make_ndarray(self._tensor), dtype)
@@ -88,8 +87,11 @@ def networks_in(path: pathlib.Path) -> dict[str, StoredNetwork]:
     links = _Links(graph, arrays)
     networks: dict[str, StoredNetwork] = {}
     for name, copies in fused_ops(graph.node).items():
-        for found in filter(None, map(links.network_of, copies)):
-            networks.setdefault(name, found)
+        for node in copies:
+            # Whatever is wrong with a node, there may be other networks.
+            with contextlib.suppress(Exception):
+                if found := links.network_of(node):
+                    networks.setdefault(name, found)
             untrusted.check_growth("the fused ops' buffers have", links.bytes_read, stored)
     for name, network in named_arrays.networks_in(arrays).items():
         if any(links.clips(cell["kernel"]) for cell in network.cells if "kernel" in cell):
@@ -206,12 +208,6 @@ class _Links:
 
     def network_of(self, node: Any) -> StoredNetwork | None:
         """Returns the network of one of TensorFlow's fused ops, whose buffer is a constant."""
-        try:
-            return self._network_of(node)
-        except Exception:  # Whatever is wrong with a node, there may be other networks.
-            return None
-
-    def _network_of(self, node: Any) -> StoredNetwork | None:
         inputs, h, c, params = (self._source(name) for name in node.input[:4])
         buffer = self._constants.get(params.name if params is not None else "")
         if node.op.startswith("CudnnRnnTf>") or buffer is None or len(buffer.shape) != 1:

@@ -196,10 +196,10 @@ def test_a_program_of_tensorflow_1_2_is_told_where_its_class_is():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: contrib.CudnnLSTM(1, 3),
-        lambda: rnn.LSTMBlockFusedCell(3),
-        lambda: contrib.CudnnCompatibleGRUCell(3),
-        lambda: rnn.BasicLSTMCell(3),
+        lambda units: contrib.CudnnLSTM(1, units),
+        rnn.LSTMBlockFusedCell,
+        contrib.CudnnCompatibleGRUCell,
+        rnn.BasicLSTMCell,
     ],
 )
 @pytest.mark.parametrize("eager_first", [False, True])
@@ -207,13 +207,11 @@ def test_layers_of_a_graph_and_of_none_take_turns(make, eager_first):
     graph, layers = tf.Graph(), {}
     for is_eager in (eager_first, not eager_first) * 2:
         with contextlib.nullcontext() if is_eager else graph.as_default():
-            layer = layers[is_eager] = layers.get(is_eager) or make()
-            if isinstance(layer, rnn_cell.RNNCell):
-                received, _ = layer(tf.ones([2, 4]), layer.zero_state(2, tf.float32))
-            else:
-                received, _ = layer(tf.ones([5, 2, 4]))
-            assert received.shape.as_list()[-2:] == [2, 3] and len(layer.variables) > 0
-            assert make().trainable_variables == []
+            layer = layers[is_eager] = layers.get(is_eager) or make(3)
+            is_cell = isinstance(layer, rnn_cell.RNNCell)
+            state = [layer.zero_state(2, tf.float32)] if is_cell else []
+            received, _ = layer(tf.ones([2, 4] if is_cell else [5, 2, 4]), *state)
+            assert received.shape[-1] == 3 and make(3).variables == []
 
 
 def test_eagerly_and_names():

@@ -254,13 +254,8 @@ def test_frozen_graphs(tmp_path):
     path.write_bytes(b"no graph")
     with pytest.raises(ValueError, match="it is no frozen graph"):
         file_inspection.inspect_file(path)
-    write_graph(
-        path,
-        *(constant(name, 1.0, (1 << 20, 1 << 20)) for name in ("rnn/lstm_cell/kernel", "other")),
-    )
-    with pytest.raises(
-        ValueError, match="constant 'rnn/lstm_cell/kernel' of .* bytes, but no more"
-    ):
+    write_graph(path, constant("lstm_cell/kernel", 1.0, (1 << 20, 1 << 20)))
+    with pytest.raises(ValueError, match="constant 'lstm_cell/kernel' of .* bytes, but no more"):
         file_inspection.inspect_file(path)
 
 
@@ -329,27 +324,25 @@ def constant(name: str, value: Any, shape: tuple[int, ...] | None = None) -> Any
     return node
 
 
-def fused_op(name: str, *inputs: str, **texts: bytes) -> Any:
+def fused_op(name: str, *inputs: str, mode: bytes = b"gru") -> Any:
     node = tf.compat.v1.NodeDef(name=name, op="CudnnRNNV3", input=inputs)
-    for key, text in texts.items():
-        node.attr[key].s = text
+    node.attr["rnn_mode"].s = mode
     return node
+
+
+def gru_constants(number: int, size: int, units: int) -> list[Any]:
+    """Returns the inputs of a GRU, its state, and its buffer, of which a file holds one number."""
+    shapes = {"x": (1, 1, size), "h": (1, 1, units), "p": (3 * units * (size + units + 2),)}
+    values = {"x": 0.0, "h": 0.0, "p": 0.5}
+    return [constant(f"{name}{number}", values[name], shapes[name]) for name in shapes]
 
 
 def test_names_of_fused_ops(tmp_path):
     """As TensorFlow 1 names layers: the number may be a copy's, or another network's."""
     path, target = tmp_path / "model.pb", tmp_path / "m.keras"
-    buffers = [normal(9 * (4 + 3 + 2)), normal(15 * (3 + 5 + 2))]
-    nodes = [constant("h/sizes", [1, 2, 3]), constant("h5/sizes", [1, 2, 5]), constant("0", 0.0)]
-    for index, (size, h) in enumerate(((4, "h"), (3, "h5"))):
-        x = tf.compat.v1.NodeDef(name=f"x{index}", op="Placeholder")
-        for dim in (-1, -1, size):
-            x.attr["shape"].shape.dim.add(size=dim)
-        fill = tf.compat.v1.NodeDef(name=h, op="Fill", input=[f"{h}/sizes", "0"])
-        nodes += [x, fill, constant(f"p{index}", buffers[index].astype("float32"))]
-    of_gru = {"rnn_mode": b"gru"}
+    nodes = [*gru_constants(0, 4, 3), *gru_constants(1, 3, 5)]
     ops = [
-        fused_op(name, f"x{index}", ("h", "h5")[index], "0", f"p{index}", **of_gru)
+        fused_op(name, f"x{index}", f"h{index}", "", f"p{index}")
         for name, index in (
             ("rnn/cudnn_1/CudnnRNNV3", 1), ("rnn/cudnn/CudnnRNNV3", 0),
             ("rnn/cudnn_2/CudnnRNNV3", 0), ("rnn/cudnn/CudnnRNNV3_1", 1), ("two/a", 1),
@@ -362,43 +355,34 @@ def test_names_of_fused_ops(tmp_path):
     convert.convert_file(path, target, name="rnn/cudnn_1")
     assert keras.saving.load_model(target).layers[-1].num_units == 5
     # Nothing in one network keeps the others from being found.
-    graph = tf.compat.v1.GraphDef(node=[*nodes, ops[-1]])
+    passed = tf.compat.v1.NodeDef(name="passed", op="Identity")
+    nodes += [passed, fused_op("few", "x0", "h0", ""), fused_op("", "x0", "h0", "", "passed")]
+    nodes.append(fused_op("text", "x0", "h0", "", "p0", mode=b"\xff"))
     for sizes in ([5.5, 2, 3], [-7, 2, 3], [float("inf")] * 3, ["a", "b", "c"]):
-        graph.node.append(constant(f"h{sizes}/sizes", sizes))
-        graph.node.add(name=f"h{sizes}", op="Fill", input=[f"h{sizes}/sizes"])
-        graph.node.append(fused_op(f"{sizes}", "x0", f"h{sizes}", "0", "p0", **of_gru))
-    graph.node.append(fused_op("few", "x0", "h", "0", **of_gru))
-    graph.node.append(fused_op("text", "x0", "h", "0", "p0", rnn_mode=b"\xff", direction=b"\xff"))
-    graph.node.add(name="passed", op="Identity")
-    graph.node.append(fused_op("nothing", "x0", "h", "0", "passed", **of_gru))
-    write_graph(path, *graph.node)
+        fill = tf.compat.v1.NodeDef(name=f"h{sizes}", op="Fill", input=[f"{sizes}"])
+        nodes += [constant(f"{sizes}", sizes), fill]
+        nodes.append(fused_op(f"of {sizes}", "x0", fill.name, "", "p0"))
+    write_graph(path, *nodes, ops[-1])
     inspected = file_inspection.inspect_file(path)
     assert [each.name for each in inspected if each.convert == "yes"] == ["gru"]
     assert len(inspected) == 8
 
 
-@pytest.mark.parametrize("count", [1, 5])
-def test_fused_ops_of_a_small_file_stay_small(count, tmp_path, monkeypatch):
-    """Ops that share a constant of which the file holds one number, or have one each."""
-    path, read = tmp_path / "model.pb", []
-    array = frozen_graphs.Constant.__array__
-    monkeypatch.setattr(
-        frozen_graphs.Constant,
-        "__array__",
-        lambda self, *args, **kwargs: read.append(self) or array(self, *args, **kwargs),
-    )
-    size = 1000 * 3 * (1000 + 1000 + 2)
-    nodes = [constant("h", 0.0, (1, 2, 1000)), constant("x", 0.0, (5, 2, 1000))]
-    nodes += [constant(f"p{index}", 0.5, (size,)) for index in range(count)]
-    of_gru = {"rnn_mode": b"gru"}
-    nodes += [fused_op(f"{i}/op", "x", "h", "h", f"p{i % count}", **of_gru) for i in range(30)]
-    write_graph(path, *nodes)
-    if count == 1:
-        assert len(file_inspection.inspect_file(path)) == 30 and len(read) == 1
-        return
-    with pytest.raises(ValueError, match="the fused ops' buffers have .* no more than 67,108,864"):
-        file_inspection.inspect_file(path)
-    assert len(read) == 3
+def test_fused_ops_of_a_small_file_stay_small(tmp_path, monkeypatch):
+    path, cut, cuts = tmp_path / "model.pb", frozen_graphs.cut_array, []
+    counting = lambda *args: cuts.append(args) or cut(*args)  # noqa: E731
+    monkeypatch.setattr(frozen_graphs, "cut_array", counting)
+    for count in (1, 5):
+        nodes = [node for number in range(count) for node in gru_constants(number, 1000, 1000)]
+        numbers = [number % count for number in range(30)]
+        nodes += [fused_op(f"{i}/op", f"x{n}", f"h{n}", "", f"p{n}") for i, n in enumerate(numbers)]
+        write_graph(path, *nodes)
+        if count == 1:  # They share one buffer.
+            assert len(file_inspection.inspect_file(path)) == 30 and len(cuts) == 1
+            continue
+        with pytest.raises(ValueError, match="fused ops' buffers have .* no more than 67,108,864"):
+            file_inspection.inspect_file(path)
+        assert len(cuts) == 1 + 3
 
 
 @pytest.mark.parametrize("use_bias", [False, True])
