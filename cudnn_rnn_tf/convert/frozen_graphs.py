@@ -104,10 +104,6 @@ def networks_in(path: pathlib.Path) -> dict[str, StoredNetwork]:
     return networks
 
 
-def _integer(number: float | None) -> int | None:
-    return None if number is None else int(number)
-
-
 def fused_ops(nodes: Iterable[Any]) -> dict[str, list[Any]]:
     """Returns the fused ops of a graph or a function, by the names of their networks.
 
@@ -255,7 +251,8 @@ class _Links:
             if sizes is not None and sizes.op == "Const" and self._shape(sizes) == [3]:
                 return tf.TensorShape(tf.make_ndarray(sizes.attr["value"].tensor))
             if sizes is not None and sizes.op == "Pack":
-                return tf.TensorShape([_integer(self._scalar(each)) for each in sizes.input])
+                told = map(self._scalar, sizes.input)
+                return tf.TensorShape([None if size is None else int(size) for size in told])
         return tf.TensorShape(None)
 
     def _is_zero(self, node: Any) -> bool:
