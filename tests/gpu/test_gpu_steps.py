@@ -54,6 +54,8 @@ CASES = [
     *(large_case(_RNG, 7100 + i) for i in range(10)),
 ]
 CASES = random_configs.with_resets(with_lengths(case) for case in CASES)
+CASES = random_configs.with_cell_sequences(CASES)
+CASES += random_configs.layer_normalized(CASES)[::2]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
