@@ -155,7 +155,8 @@ class ForwardOp : public RnnOp {
     std::shared_ptr<void> workspace;
     OP_REQUIRES_OK(context, TakeWorkspace(context, sizes.forward_workspace,
                                           backend.get(), &workspace));
-    for (const int i : {kOutput, kReserveSpace}) {
+    for (const int i : {kOutput, kReserveSpace, kCellSequences}) {
+      if (outputs[i] == nullptr) continue;
       backend->Prepare(DataOf(*outputs[i]), outputs[i]->TotalBytes());
     }
     RnnForwardBuffers buffers = ForwardBuffersOf(

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import keras
 
 from cudnn_rnn_tf import constants
+from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN, without_later
 
 _Layer = TypeVar("_Layer", bound=type[CudnnRNN])
@@ -46,7 +47,17 @@ class _Gated(CudnnRNN):
         return self._config.layer_norm_epsilon
 
     def _own_config(self) -> dict[str, Any]:
-        return self._own_arguments
+        epsilon = self._own_arguments["layer_norm_epsilon"]
+        if epsilon is None:
+            # Gradients of units that are all alike are divided by its root.
+            in_half = self.use_layer_norm and self.compute_dtype == "float16"
+            epsilon = 1e-3 if in_half else RnnConfig.layer_norm_epsilon
+        return {**self._own_arguments, "layer_norm_epsilon": epsilon}
+
+    def get_config(self) -> dict[str, Any]:
+        given = self._own_arguments["layer_norm_epsilon"]
+        own = {"use_layer_norm": self.use_layer_norm, "layer_norm_epsilon": given}
+        return {**super().get_config(), **own}
 
     @property
     def activation(self) -> str:
@@ -97,7 +108,8 @@ class CudnnLSTM(_Gated):
             `forget_gate`, `cell_candidate`, `output_gate` and `cell_state`. γ begin as ones, β as
             zeros; TensorFlow 1's `forget_bias` is a `forget_gate_beta`. Regularizers and
             constraints leave them alone.
-        layer_norm_epsilon: ε, a normal float32; by default that of TensorFlow 1's cell.
+        layer_norm_epsilon: ε, a normal float32; None for that of TensorFlow 1's cell: 1e-12, or
+            1e-3 where the layer computes in float16.
         return_cell_sequences: whether to return c' of all steps as well, the last layer's, as
             [B, T, D * H] ([T, B, D * H] time-major) right after the outputs: in their order, zeros
             where they are zeros, and with gradients. On a GPU, steps run one by one then.
@@ -135,7 +147,7 @@ class CudnnLSTM(_Gated):
         use_peepholes: bool = False,
         peephole_initializer: Any = None,
         use_layer_norm: bool = False,
-        layer_norm_epsilon: float = 1e-12,
+        layer_norm_epsilon: float | None = None,
         return_cell_sequences: bool = False,
         recurrent_initializer: Any = None,
         bias_mode: str = "double",
@@ -186,7 +198,6 @@ class CudnnLSTM(_Gated):
     def get_config(self) -> dict[str, Any]:
         initializer = keras.initializers.serialize(self.peephole_initializer)
         own = {"use_peepholes": self.use_peepholes, "peephole_initializer": initializer}
-        own["use_layer_norm"] = self.use_layer_norm
         own["return_cell_sequences"] = self.return_cell_sequences
         return without_later({**super().get_config(), **own})
 
@@ -251,7 +262,7 @@ class CudnnGRU(_Gated):
         activation: str = "tanh",
         recurrent_activation: str = "sigmoid",
         use_layer_norm: bool = False,
-        layer_norm_epsilon: float = 1e-12,
+        layer_norm_epsilon: float | None = None,
         recurrent_initializer: Any = None,
         bias_mode: str = "double",
         return_sequences: bool = True,
@@ -289,8 +300,7 @@ class CudnnGRU(_Gated):
         return self.rnn_mode != constants.GRU_RESET_BEFORE
 
     def get_config(self) -> dict[str, Any]:
-        own = {"reset_after": self.reset_after, "use_layer_norm": self.use_layer_norm}
-        return without_later({**super().get_config(), **own})
+        return without_later({**super().get_config(), "reset_after": self.reset_after})
 
 
 @_with_shared_arguments

@@ -602,7 +602,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
 # Arguments that the first versions, which can read other files, do not know, and their defaults.
 _LATER = {"algorithm": "auto", "reset_after": True, "use_peepholes": False}
 _LATER |= {"recurrent_weight_dropout": 0.0, "peephole_initializer": None}
-_LATER |= {"use_layer_norm": False, "layer_norm_epsilon": 1e-12}
+_LATER |= {"use_layer_norm": False, "layer_norm_epsilon": None}
 _LATER |= {"return_cell_sequences": False}
 
 

@@ -123,12 +123,16 @@ std::string XlaConfig(Call call) {
   return std::string("{") + kXlaCall + " = array<i64: " + text + ">}";
 }
 
-// Reads the array at run time. Throws std::out_of_range if it is too short.
+// Reads the array at run time. Throws std::out_of_range if it has another
+// number of elements.
 template <typename Call>
 Call XlaCallOf(const int64_t* integers, size_t size) {
   Call call;
   FromIntegers from = {integers, integers + size};
   VisitFields(call, from);
+  if (from.next != from.end) {
+    throw std::out_of_range("XLA's call has too many numbers");
+  }
   return call;
 }
 

@@ -133,6 +133,12 @@ def test_layer_norm(rnn_mode):
     again = type(layer).from_config(layer.get_config())
     assert again.use_layer_norm
     assert again.layer_norm_epsilon == 1e-12
+    for dtype, given, expected in (
+        *(("mixed_float16", None, 1e-3), ("float16", 1e-12, 1e-12), ("bfloat16", None, 1e-12)),
+    ):
+        half = type(layer)(1, 8, use_layer_norm=True, layer_norm_epsilon=given, dtype=dtype)
+        again = type(layer).from_config(half.get_config())
+        assert again.layer_norm_epsilon == half.layer_norm_epsilon == expected
     for write in (crnn.convert.to_torch, crnn.convert.to_keras, crnn.convert.to_onnx):
         with pytest.raises(ValueError, match="use_layer_norm=True"):
             write(layer)

@@ -170,7 +170,8 @@ class FakeTeam {
     counts_.resize(of_block_.size() * 2);
   }
 
-  void Run(const std::function<void()>& kernel) {
+  // The blocks' indices begin with `first`.
+  void Run(const std::function<void()>& kernel, Dim first = {}) {
     Current() = this;
     gridDim = {teams_.x * team_blocks_, teams_.y};
     kernel_ = kernel;
@@ -178,7 +179,8 @@ class FakeTeam {
     for (int i = 0; i < blocks * threads_; ++i) {
       auto thread = std::make_unique<Thread>();
       thread->rank = i / threads_;
-      thread->block = {thread->rank % gridDim.x, thread->rank / gridDim.x};
+      thread->block = {first.x + thread->rank % gridDim.x,
+                       first.y + thread->rank / gridDim.x};
       thread->index.x = i % threads_;
       thread->lane = i % 32;
       thread->warp = i / 32;

@@ -12,11 +12,16 @@
 inline Word __umulhi(Word a, Word b) {
   return static_cast<Word>(static_cast<uint64_t>(a) * b >> 32);
 }
-// Threads run one after the other, so those of a block cannot wait for each
+// Threads run one after the other, so most of a block cannot wait for each
 // other. Of kernels whose threads do, blocks have one thread here, or others
-// take their places below.
+// take their places below; of those that normalise, some run as coroutines.
+inline bool are_coroutines = false;
 inline void __syncthreads() {
-  if (blockDim.x * blockDim.y > 1) Abort();
+  if (are_coroutines) {
+    SynchronizeBlock();
+  } else if (blockDim.x * blockDim.y > 1) {
+    Abort();
+  }
 }
 inline int __shfl_xor_sync(Word, int, int) {
   Abort();
@@ -118,9 +123,9 @@ std::function<void(void**)> ThreadOf(void (*kernel)(Arguments...)) {
 
 }  // namespace
 
-// Runs all threads one after the other. `grid` has the number of blocks and
-// those of their threads in two dimensions. Returns false if no kernel has the
-// name.
+// Runs all blocks one after the other, and nearly all threads. `grid` has the
+// number of blocks and those of their threads in two dimensions. Returns false
+// if no kernel has the name.
 extern "C" bool run_kernel(const char* name, const unsigned int* grid,
                            void** parameters) {
   static const std::map<std::string, std::function<void(void**)>> kernels = {
@@ -160,10 +165,21 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
   if (kernel == kernels.end()) return false;
   gridDim.x = grid[0];
   const std::string& found = kernel->first;
-  const bool waits = found == "halve_rows" || found == "backward_step" ||
-                     found.rfind("norm_", 0) == 0;
-  blockDim = {waits ? 1 : grid[1], grid[2]};
-  for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x) {
+  const bool normalizes = found.rfind("norm_", 0) == 0;
+  const bool waits =
+      found == "halve_rows" || found == "backward_step" || normalizes;
+  for (unsigned int block = 0; block < grid[0]; ++block) {
+    blockIdx.x = block;
+    // To run all blocks so would take long.
+    are_coroutines = normalizes && block % 4 == 1;
+    if (are_coroutines) {
+      // Some threads take several units, and some take none.
+      blockDim = {block % 8 == 1 ? 32u : min(grid[1], 64u), 1};
+      FakeTeam(1, static_cast<int>(blockDim.x), 0, block)
+          .Run([&] { kernel->second(parameters); }, blockIdx);
+      continue;
+    }
+    blockDim = {waits ? 1 : grid[1], grid[2]};
     for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y) {
       for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) {
         kernel->second(parameters);

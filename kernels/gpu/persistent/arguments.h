@@ -330,6 +330,8 @@ struct BackwardArguments {
 struct StepBuffers {
   // With more threads, a block of norm_steps.cu would lack registers.
   static constexpr int kMostThreadsOfNorms = 512;
+  // What such a block keeps for a unit, besides a number for each norm.
+  static constexpr int kNumbersBesideNorms = 3;
 
   // [D, B, H]. Bit g is 0 where the mask of gate g drops the number of h. Null
   // without recurrent dropout.

@@ -11,27 +11,30 @@ constexpr int kMostThreads = StepBuffers::kMostThreadsOfNorms;
 constexpr int kNorms = CellType::kNorms, kLast = kNorms - 1;
 // The numbers that a block keeps for each unit, in this order.
 constexpr int kInner = 0, kGradientOfH = 1, kGradientOfC = 2, kOfNorms = 3;
+static_assert(kOfNorms == StepBuffers::kNumbersBesideNorms);
 // In the forward pass, the gates' sums follow the results of Inner.
 constexpr int kSums = 1;
+static_assert(kSums + kSlots <= kOfNorms + kNorms);
 
 // Adds up n numbers of each of a block's threads, which call this together.
 // The order of the terms is always the same.
-void SumOverBlock(Sum* values, int n) {
-  __shared__ Sum terms[kMostThreads];
-  for (int i = 0; i < n; ++i) {
+template <int n>
+void SumOverBlock(Sum* values) {
+  static_assert(n <= 2 * kNorms);
+  __shared__ Sum terms[2 * kNorms][kMostThreads];
+  const int thread = threadIdx.x;
+  __syncthreads();
+  for (int i = 0; i < n; ++i) terms[i][thread] = values[i];
+  for (int count = blockDim.x; count > 1;) {
+    const int half = (count + 1) / 2;
     __syncthreads();
-    terms[threadIdx.x] = values[i];
-    for (int count = blockDim.x; count > 1;) {
-      const int half = (count + 1) / 2;
-      __syncthreads();
-      if (static_cast<int>(threadIdx.x) < count - half) {
-        terms[threadIdx.x] += terms[threadIdx.x + half];
-      }
-      count = half;
+    for (int i = 0; thread < count - half && i < n; ++i) {
+      terms[i][thread] += terms[i][thread + half];
     }
-    __syncthreads();
-    values[i] = terms[0];
+    count = half;
   }
+  __syncthreads();
+  for (int i = 0; i < n; ++i) values[i] = terms[i][0];
 }
 
 // Norms of a sequence at a step.
@@ -41,14 +44,14 @@ struct Norms {
   Sum mean[kNorms] = {}, scale[kNorms] = {};
 
   // Computes norms [first, last) of the sums that sum_of(norm, unit) returns.
-  template <typename SumOf>
-  void Find(int first, int last, const SumOf& sum_of) {
+  template <int first, int last, typename SumOf>
+  void Find(const SumOf& sum_of) {
     const Sum units = static_cast<Sum>(steps.units);
     Sum totals[kNorms] = {}, squares[kNorms] = {};
     for (int unit = threadIdx.x; unit < steps.units; unit += blockDim.x) {
       for (int k = first; k < last; ++k) totals[k] += sum_of(k, unit);
     }
-    SumOverBlock(totals + first, last - first);
+    SumOverBlock<last - first>(totals + first);
     for (int k = first; k < last; ++k) mean[k] = totals[k] / units;
     for (int unit = threadIdx.x; unit < steps.units; unit += blockDim.x) {
       for (int k = first; k < last; ++k) {
@@ -56,7 +59,7 @@ struct Norms {
         squares[k] += centred * centred;
       }
     }
-    SumOverBlock(squares + first, last - first);
+    SumOverBlock<last - first>(squares + first);
     for (int k = first; k < last; ++k) {
       scale[k] =
           1.0f / sqrt(squares[k] / units + static_cast<Sum>(steps.epsilon));
@@ -114,16 +117,16 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
         Kept(steps, kSums + slot, unit) = z[slot];
       }
     }
-    norms.Find(0, kLast,
-               [&](int k, int unit) { return Kept(steps, kSums + k, unit); });
+    norms.Find<0, kLast>(
+        [&](int k, int unit) { return Kept(steps, kSums + k, unit); });
     for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
       Sum z[kSlots], y[kLast], h = 0.0f, c = 0.0f;
       ReadStates(of_unit(unit), step, &h, &c);
       load(unit, z, y);
       Kept(steps, kInner, unit) = CellType::Inner(functions, y, z, c);
     }
-    norms.Find(kLast, kNorms,
-               [&](int, int unit) { return Kept(steps, kInner, unit); });
+    norms.Find<kLast, kNorms>(
+        [&](int, int unit) { return Kept(steps, kInner, unit); });
   }
   for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
     const Own<ForwardArguments> at = of_unit(unit);
@@ -187,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
     if constexpr (CellType::kHasC) return CellBefore(of_unit(unit), step);
     return 0.0f;
   };
-  norms.Find(0, kLast, sum_of_gate);
+  norms.Find<0, kLast>(sum_of_gate);
   for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
     const Own<BackwardArguments> at = of_unit(unit);
     Sum dh, dc, z[kSlots], y[kLast];
@@ -199,10 +202,10 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
     Kept(steps, kInner, unit) =
         CellType::Inner(functions, y, z, cell_before(unit));
   }
-  norms.Find(kLast, kNorms,
-             [&](int, int unit) { return Kept(steps, kInner, unit); });
+  norms.Find<kLast, kNorms>(
+      [&](int, int unit) { return Kept(steps, kInner, unit); });
 
-  // `d` is the gradient of the result of norm k for a sum. Its means over the
+  // `d` is the gradient of the result of norm k for a sum. Its totals over the
   // units, and those of its products with what is standardized, are known when
   // all units have been met; only then Through is the gradient of the sum.
   Sum totals[2 * kNorms] = {};
@@ -217,15 +220,11 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
     totals[2 * k] += d;
     totals[2 * k + 1] += d * standard;
   };
-  const auto finish = [&](int from, int to) {
-    SumOverBlock(totals + 2 * from, 2 * (to - from));
-    for (int i = 2 * from; i < 2 * to; ++i) {
-      totals[i] /= static_cast<Sum>(units);
-    }
-  };
   const auto through = [&](int k, int unit, Sum sum) {
-    return norms.scale[k] * (Kept(steps, kOfNorms + k, unit) - totals[2 * k] -
-                             norms.Standard(k, sum) * totals[2 * k + 1]);
+    const Sum means =
+        totals[2 * k] + norms.Standard(k, sum) * totals[2 * k + 1];
+    return norms.scale[k] *
+           (Kept(steps, kOfNorms + k, unit) - means / static_cast<Sum>(units));
   };
 
   for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
@@ -247,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
     meet(CellType::kOuterGate, unit, z[CellType::kOuterGate],
          dy[CellType::kOuterGate]);
   }
-  finish(kLast, kNorms);
+  SumOverBlock<2>(totals + 2 * kLast);
   for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
     Sum z[kSlots], y[kLast], dy[kLast], dz[kSlots] = {}, dc = 0.0f;
     load(unit, z, y);
@@ -262,12 +261,13 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
       static_cast<Sum*>(steps.carried)[at.i] = is_anew ? 0.0f : dc;
     }
     // These are not normalised, and wait here for the others.
+    static_assert(kSlots == kLast || kSlots == kLast + 2);
     if constexpr (kSlots > kLast) {
       Kept(steps, kGradientOfH, unit) = dz[kLast];
       Kept(steps, kGradientOfC, unit) = dz[kSlots - 1];
     }
   }
-  finish(0, kLast);
+  SumOverBlock<2 * kLast>(totals);
   for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
     const Own<BackwardArguments> at = of_unit(unit);
     Item* const gates = at.GatesAt(row);

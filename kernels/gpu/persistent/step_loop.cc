@@ -115,7 +115,8 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
   }
   if (spec.normalizes()) {
     const CellKind& kind = spec.kind();
-    buffers.norms = arena->Take<char>(states * (kind.num_norms + 3) * sum);
+    const int numbers = kind.num_norms + StepBuffers::kNumbersBesideNorms;
+    buffers.norms = arena->Take<char>(states * numbers * sum);
     if (is_backward) {
       buffers.vector_sums = arena->Take<char>(states * kind.num_vectors * sum);
     }
