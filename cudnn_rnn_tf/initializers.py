@@ -68,6 +68,8 @@ class PerGate(keras.initializers.Initializer):
     """Initializers that differ from gate to gate.
 
     If a gate has two biases, which are added, `default` initializes the one of the recurrent side.
+    With layer normalization, `default` initializes all biases, which norms take the constant part
+    from, and the gates that are named have their initializers for β.
 
     Args:
         default: of the gates that are not named.

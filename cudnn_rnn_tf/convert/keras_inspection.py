@@ -20,6 +20,16 @@ _MOST_NETWORKS = 300
 _OWN_MODES = {layer.__name__: mode for mode, layer in network.LAYERS.items()}
 
 
+def _own_mode(kind: str, config: dict[str, Any]) -> str:
+    """Returns the mode of a layer of this package."""
+    mode = _OWN_MODES[kind]
+    if config.get("reset_after") is False:
+        return constants.GRU_RESET_BEFORE
+    if config.get("use_peepholes") is True:
+        return constants.LSTM_PEEPHOLE
+    return f"{mode}_layer_norm" if config.get("use_layer_norm") is True else mode
+
+
 def in_archive(path: pathlib.Path) -> Iterator[Network]:
     """Yields the recurrent layers in a `.keras` file."""
     untrusted.check_archive(path)
@@ -91,9 +101,7 @@ def _in_config(config: Any, scope: str) -> Iterator[Network]:
             yield Network(
                 name,
                 kind,
-                constants.GRU_RESET_BEFORE
-                if inner.get("reset_after") is False
-                else _OWN_MODES[kind],
+                _own_mode(kind, inner),
                 inner.get("num_layers"),
                 inner.get("direction"),
                 shape[-1],

@@ -105,7 +105,7 @@ def make_initializer(
             if name.endswith("_gamma"):
                 initializer = tf.ones
             elif name.endswith("_beta"):
-                initializer = tf.zeros
+                initializer = bias_initializer if isinstance(bias_initializer, PerGate) else tf.zeros
             elif len(part_shape) == 1:
                 initializer = vector_initializer if is_vector else bias_initializer
             elif name.endswith(("recurrent_kernel", "projection_kernel")):
@@ -139,7 +139,7 @@ def _gate_of(name: str) -> str:
     """Returns the gate in a canonical tensor's name; "" if it names none."""
     # ParamBlock::Name in kernels/param_layout.cc makes the names. This follows "layer_0_forward_".
     gate = name.split("_", 3)[3]
-    return re.sub("_?(recurrent_|projection_)?(kernel|bias)$", "", gate)
+    return re.sub("_?(recurrent_|projection_)?(kernel|bias|beta)$", "", gate)
 
 
 def _gates(config: RnnConfig) -> list[str]:
@@ -167,7 +167,11 @@ def _of_gate(config: RnnConfig, initializer: Any, name: str) -> Any:
     """Returns the initializer of one canonical tensor."""
     if not isinstance(initializer, PerGate):
         return initializer
-    if name.endswith("recurrent_bias") and config.bias_mode == "double":
+    if name.endswith("_beta"):
+        return initializer.gates.get(_gate_of(name), tf.zeros)
+    # What all units of a gate have in common is gone where their sums are normalized.
+    is_of_norm = name.endswith("_bias") and config.rnn_mode.endswith("_layer_norm")
+    if is_of_norm or (name.endswith("recurrent_bias") and config.bias_mode == "double"):
         return initializer.default
     return initializer.gates.get(_gate_of(name), initializer.default)
 

@@ -427,6 +427,13 @@ def test_keras_files(capsys, file):
     )
 
 
+@pytest.mark.parametrize("rnn_mode", ["gru_reset_before", "lstm_peephole", "gru_layer_norm"])
+def test_kinds_of_cells(rnn_mode, tmp_path):
+    keras.Sequential([keras.Input((None, 3)), make(rnn_mode)]).save(tmp_path / "m.keras")
+    (found,) = file_inspection.inspect_file(tmp_path / "m.keras")
+    assert found.rnn_mode == rnn_mode
+
+
 def test_saved_models(model, tmp_path):
     model.export(tmp_path / "exported", verbose=False)
     found, *_ = file_inspection.inspect_file(tmp_path / "exported")

@@ -130,6 +130,12 @@ def test_layer_norm(rnn_mode):
         for part in ("gamma", "beta")
     ]
     assert all(np.all(value == name.endswith("gamma")) for name, value in named.items())
+    # What a whole gate begins with is in its norm: biases that all units share have no effect.
+    gate = gates[1]
+    layer = make(rnn_mode, 1, 8, bias_initializer=crnn.PerGate(**{gate: "ones"}))
+    layer.build(SHAPE)
+    added = {k for k, v in layer.named_weights().items() if k.endswith(("beta", "bias")) and v[0]}
+    assert added == {f"layer_0_forward_{gate}_beta"}
     again = type(layer).from_config(layer.get_config())
     assert again.use_layer_norm
     assert again.layer_norm_epsilon == 1e-12
