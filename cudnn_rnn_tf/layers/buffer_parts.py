@@ -105,7 +105,8 @@ def make_initializer(
             if name.endswith("_gamma"):
                 initializer = tf.ones
             elif name.endswith("_beta"):
-                initializer = bias_initializer if isinstance(bias_initializer, PerGate) else tf.zeros
+                names_gates = isinstance(bias_initializer, PerGate)
+                initializer = bias_initializer if names_gates else tf.zeros
             elif len(part_shape) == 1:
                 initializer = vector_initializer if is_vector else bias_initializer
             elif name.endswith(("recurrent_kernel", "projection_kernel")):
