@@ -367,7 +367,13 @@ def test_errors_of_ops_that_run_by_themselves_say_what_the_kernels_say():
         lambda: raw_ops.cudnn_rnn_tf_keras_to_params(weights=[x], biases=[h], **attributes),
         lambda: raw_ops.cudnn_rnn_tf_params_to_keras(params=x, **counts, **attributes),
         lambda: raw_ops.cudnn_rnn_tf_backward(
-            *zeros, *[x] * 6, tf.zeros([0], tf.uint8), [], **run_attributes, **config.spec_attrs()
+            *zeros,
+            *[x] * 6,
+            tf.zeros([0], tf.uint8),
+            [],
+            [],
+            **run_attributes,
+            **config.spec_attrs(),
         ),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
