@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 # are, and pip would take a minute to compile them all.
 PIP := PIP_NO_COMPILE=1 $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 CXX_FILES = $(shell find ops kernels cudnn_rnn_tf -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
-CXX_PROGRAMS = $(wildcard examples/*.cc benchmarks/*.cc tests/programs/*.cc tests/programs/*.h)
+CXX_PROGRAMS = $(wildcard examples/*.cc tests/programs/*.cc tests/programs/*.h)
 BUILD_FILES = pyproject.toml CMakeLists.txt \
   pip_package/tensorflow_build_flags.py cudnn_rnn_tf/native/build_info.py.in
 

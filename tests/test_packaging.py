@@ -15,7 +15,6 @@ import pytest
 import release_notes
 import tensorflow as tf
 import tested_versions
-from cxx import objects_of
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import native
@@ -308,10 +307,3 @@ def test_both_builds_compile_the_inner_loops_alike():
     assert re.findall(r"crnn_add_simd\((\w+) (\d+)", simd) == re.findall(
         r'"(\w+)": \((\d+), ', bazel
     )
-
-
-@pytest.mark.parametrize(
-    "program", sorted((ROOT / "benchmarks").glob("*.cc")), ids=lambda path: path.stem
-)
-def test_programs_that_no_build_compiles(program, tmp_path):
-    objects_of(tmp_path, [program.relative_to(ROOT)])
