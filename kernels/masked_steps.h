@@ -30,7 +30,7 @@ struct RnnMask {
   }
 };
 
-// What ReadMask finds.
+// This is what ReadMask finds.
 struct MaskedSteps {
   int64_t* lengths = nullptr;  // [B], the number of steps to be read.
   // [B, T]: where a step's place is among the packed ones. If the step is

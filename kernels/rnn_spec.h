@@ -154,7 +154,7 @@ struct RnnSpec {
   float recurrent_dropout = 0.0f;
   Activation activation = Activation::kOwn;            // Of a candidate and c.
   Activation recurrent_activation = Activation::kOwn;  // Of gates.
-  // What is added to variances, of cells that normalise.
+  // It is added to variances by cells that normalise.
   float layer_norm_epsilon = kLayerNormEpsilon;
 
   const CellKind& kind() const { return KindOf(rnn_mode); }

@@ -234,7 +234,7 @@ class CpuNetwork {
   bool has_dropout(int64_t layer) const {
     return problem_.is_training && spec_.dropout > 0.0f && layer > 0;
   }
-  // Whether callers have the c of all steps of a layer.
+  // Returns whether callers have the c of all steps of a layer.
   bool has_cell_sequences(int64_t layer) const {
     return problem_.has_cell_sequences && layer + 1 == spec_.num_layers;
   }

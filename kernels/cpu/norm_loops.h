@@ -51,7 +51,7 @@ struct Norm {
   }
 };
 
-// What a row's passes forward and backward begin with.
+// A row's passes forward and backward begin with this.
 template <typename T, typename Cell, typename Functions>
 struct NormRow {
   static constexpr int kLast = Cell::kNorms - 1;
