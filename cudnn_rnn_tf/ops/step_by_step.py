@@ -195,7 +195,7 @@ def _run_pseudo_layer(
         constants.CUDNN_LSTM: _lstm_step,
         constants.LSTM_PEEPHOLE: _lstm_step,
         constants.LSTM_LAYER_NORM: _lstm_step_normalized,
-        constants.GRU_LAYER_NORM: _gru_step_normalized,
+        constants.GRU_LAYER_NORM: _gru_step,
         constants.CUDNN_GRU: _gru_step,
         constants.GRU_RESET_BEFORE: _gru_step_reset_before,
     }
@@ -320,8 +320,9 @@ def _gru_step(
     x_r, x_z, x_n = tf.split(input_side, 3, axis=-1)
     h_r, h_z, h_n = tf.split(_recurrent_side(layer, masks, h), 3, axis=-1)
     gate, activation = _activations(config)
-    z = gate(x_z + h_z)
-    return [(1.0 - z) * activation(x_n + gate(x_r + h_r) * h_n) + z * h]
+    r = gate(_normalized(config, layer, 0, x_r + h_r))
+    z = gate(_normalized(config, layer, 1, x_z + h_z))
+    return [(1.0 - z) * activation(_normalized(config, layer, 2, x_n + r * h_n)) + z * h]
 
 
 def _gru_step_reset_before(
@@ -354,7 +355,9 @@ def _split_recurrent_side(layer: PseudoLayer, row: int) -> tuple[PseudoLayer, Ps
 
 
 def _normalized(config: RnnConfig, layer: PseudoLayer, number: int, sums: tf.Tensor) -> tf.Tensor:
-    """Returns sums [B, H] normalized by the norm of this number."""
+    """Returns sums [B, H] normalized by the norm of this number, if the mode has norms."""
+    if not config.rnn_mode.endswith("_layer_norm"):
+        return sums
     centred = sums - tf.reduce_mean(sums, axis=-1, keepdims=True)
     variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
     scale = tf.math.rsqrt(variance + config.layer_norm_epsilon)
@@ -374,21 +377,6 @@ def _lstm_step_normalized(
     gate, activation = _activations(config)
     c = _normalized(config, layer, 4, gate(f) * c + gate(i) * activation(g))
     return [gate(o) * activation(c), c]
-
-
-def _gru_step_normalized(
-    config: RnnConfig,
-    layer: PseudoLayer,
-    masks: tf.Tensor | None,
-    input_side: tf.Tensor,
-    h: tf.Tensor,
-) -> list[tf.Tensor]:
-    x_r, x_z, x_n = tf.split(input_side, 3, axis=-1)
-    h_r, h_z, h_n = tf.split(_recurrent_side(layer, masks, h), 3, axis=-1)
-    gate, activation = _activations(config)
-    r = gate(_normalized(config, layer, 0, x_r + h_r))
-    z = gate(_normalized(config, layer, 1, x_z + h_z))
-    return [(1.0 - z) * activation(_normalized(config, layer, 2, x_n + r * h_n)) + z * h]
 
 
 def _rnn_step(
