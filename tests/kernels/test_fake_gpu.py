@@ -95,7 +95,7 @@ def test_calls_of_warm_passes(tmp_path):
     "count",
     [
         8,
-        pytest.param(40, marks=pytest.mark.slow),
+        pytest.param(70, marks=pytest.mark.slow),
         pytest.param(400, marks=[pytest.mark.slow, pytest.mark.thorough]),
     ],
 )

@@ -175,12 +175,11 @@ def _arguments(pointers: str, directions: int) -> type[ctypes.Structure]:
 
 FORWARD = _arguments(
     "recurrent_weights projection vectors input_bias recurrent_bias gates input_weights input "
-    "cells previous_h unprojected first_h first_c output last_h last_c "
-    "all_c",
+    "cells unprojected first_h first_c output last_h last_c all_c",
     8,
 )
 BACKWARD = _arguments(
-    "recurrent_weights projection vectors gates cells previous_h first_c output_backprop "
+    "recurrent_weights projection vectors gates cells first_h first_c output output_backprop "
     "last_h_backprop last_c_backprop first_h_backprop first_c_backprop bias_sums "
     "projected_backprop all_c_backprop",
     2,
@@ -350,7 +349,6 @@ class _Network:
             input_weights=None,
             input=None,
             cells=self.full(*lead, units, dtype=np.float32),
-            previous_h=self.full(*lead, units),
             first_h=self.states[0][d].copy(),
             first_c=self.states[-1][d].copy(),
             output=_pointer(outputs) + at,
@@ -441,9 +439,9 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
         of_recurrent = of_gates.reshape(*lead, slots, units)
         sums = b.bias_sums.astype(np.float64).sum(axis=0).reshape(slots, units)
         parts = [0, 1, 3] if shape.rnn_mode == "gru" else list(range(slots))
-        d_recurrent = np.einsum(
-            "abgi,abj->gij", of_recurrent[:, :, parts], b.previous_h.astype(np.float64)
-        )
+        of_steps = _reordered(of_recurrent[:, :, parts], time_major)
+        h_before = np.stack([kept["h"] for kept in run.kept[d]])
+        d_recurrent = np.einsum("abgi,abj->gij", of_steps, h_before)
         first = d * (2 * gates + net.num_vectors)
         check("d_weights", d_recurrent, np.stack(expected_weights[first + gates :][:gates]))
         first = d * 2 * gates
@@ -548,7 +546,7 @@ def test_products_in_float16_have_the_range_of_floats(shape, draw, folder):
         if draw == "not finite":  # Gradients reach all weights.
             slots[:] = rng.uniform(0.1, 0.9, slots.shape)
             slots[:, 1:2] *= not is_gru
-            for values in (buffers.cells, buffers.previous_h, buffers.first_c):
+            for values in (buffers.cells, buffers.first_h, buffers.first_c):
                 values[:] = 0.5
         net.call(_compile(shape, "backward", folder), BACKWARD, [buffers], (batch, 1))
         d_gates = slots[:, [0, 1, 3] if is_gru else range(gates)].astype(np.float64)

@@ -1,4 +1,4 @@
-"""Networks that a GPU runs without persistent kernels, on a CPU that plays its part.
+"""Networks of all engines of a GPU, on a CPU that plays its part.
 
 Results are compared with `reference`.
 
@@ -28,7 +28,7 @@ NORMALIZING = ["lstm_layer_norm", "gru_layer_norm"]
 MODES += NORMALIZING
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 DIRECTIONS = ["unidirectional", "bidirectional"]
-ENGINES = ["steps", "cudnn"]
+ENGINES = ["steps", "cudnn", "persistent"]
 BIAS_MODES = ["none", "single_input", "single_recurrent", "double"]
 # The largest root mean squares of errors, of outputs and states, and of gradients: a step rounds
 # the states that it hands to the next one, and those gradients that products read.
@@ -55,6 +55,22 @@ def network(tmp_path_factory) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     library.run_network.restype = library.persistent_error.restype = ctypes.c_char_p
     library.num_halved_products.restype = ctypes.c_int
+    folder = tmp_path_factory.mktemp("persistent")
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
+    def compile_kernel(kernel: bytes, path: bytes) -> None:
+        name, *macros = kernel.decode().split()
+        command = [
+            *("g++", *KERNEL_FLAGS, "-shared", *standard_headers(folder)),
+            *("-Wno-unknown-pragmas", "-Wno-unused-function"),
+            *([f"-D{macro}" for macro in macros] + ["-DIS_FORWARD"] * (name == "forward")),
+            f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{name}.cu"',
+            *(f"{ROOT}/tests/programs/persistent_on_fake_device.cc", "-o", path.decode()),
+        ]
+        subprocess.run(command, check=True)
+
+    library.compile_kernel = compile_kernel  # The library calls it, so it must live as long.
+    library.compile_persistent_kernels(compile_kernel, str(folder).encode())
     return library
 
 
@@ -272,6 +288,48 @@ def check_errors(case, dtype, network, results, expected) -> None:
     tolerance = TOLERANCE_OF_HALVES if is_halved else random_configs.TOLERANCE[dtype]
     for name, error in of_passes(case, random_configs.errors(results, expected, dtype)).items():
         assert error <= tolerance, (name, error)
+
+
+def draw_persistent(rnn_mode: str, has_resets: bool, number: int) -> random_configs.Case:
+    """Draws a network of the persistent kernels, of few sizes, so that few are compiled."""
+    rng = np.random.default_rng([number, 77])
+    units, steps, batch = 22, int(rng.integers(1, 7)), 9
+    skips = number % 4 == 1
+    config = RnnConfig(
+        *(rnn_mode, int(rng.integers(1, 4)), units, units if skips else 5),
+        input_mode="skip_input" if skips else "linear_input",
+        direction=DIRECTIONS[int(rng.integers(2))],
+        bias_mode=BIAS_MODES[int(rng.integers(4))],
+        dropout=float(rng.choice([0.0, 0.3])),
+    )
+    lengths = tuple(int(length) for length in rng.integers(0, steps + 1, batch))
+    time_major, is_training = bool(rng.integers(2)), number % 4 < 3
+    case = random_configs.Case(number, config, steps, batch, time_major, is_training, None)
+    return dataclasses.replace(
+        case, sequence_lengths=lengths if number % 3 else None, has_resets=has_resets
+    )
+
+
+@pytest.mark.parametrize(
+    ("rnn_mode", "dtype", "allow_tf32", "has_resets"),
+    [
+        ("lstm", "float32", False, True),
+        pytest.param("lstm", "float32", True, False, marks=pytest.mark.slow),
+        pytest.param("gru", "float16", False, True, marks=pytest.mark.slow),
+        pytest.param("lstm_peephole", "bfloat16", False, False, marks=pytest.mark.slow),
+    ],
+)
+def test_networks_of_persistent_kernels(rnn_mode, dtype, allow_tf32, has_resets, network, kernels):
+    """What is around the steps, which test_persistent_kernels.py tries by themselves."""
+    for number in range(16):
+        case = draw_persistent(rnn_mode, has_resets, number)
+        data = random_configs.draw_data(case, dtype)
+        options = {"engine": "persistent", "allow_tf32": allow_tf32}
+        results = run(network, kernels(rnn_mode, dtype), case, data, dtype, **options)
+        expected = random_configs.run_reference(case, data)[1]
+        tolerances = TOLERANCE.get(dtype, (TOLERANCE_OF_HALVES if allow_tf32 else 1e-5,) * 2)
+        for name, error in of_passes(case, random_configs.rms_errors(results, expected)).items():
+            assert error <= tolerances[name.startswith("d_")], (str(case), name, error)
 
 
 @pytest.mark.parametrize("with_lengths", [False, True])

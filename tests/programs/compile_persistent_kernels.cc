@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -212,6 +213,15 @@ int CompileAll(std::vector<Job> jobs, size_t count) {
   const size_t all = jobs.size();
   std::mt19937 random(1);
   std::shuffle(jobs.begin(), jobs.end(), random);
+  // For one GPU each, kernels that no division shapes come before the others.
+  std::set<std::vector<std::string>> met;
+  std::stable_partition(jobs.begin(), jobs.end(), [&](const Job& job) {
+    std::vector<std::string> key = {job.file};
+    if (job.file != "forward.cu" && job.file != "backward.cu") {
+      key.insert(key.end(), job.options.begin() + 1, job.options.end());
+    }
+    return met.insert(key).second;
+  });
   if (count > 0) jobs.resize(std::min(count, all));
   std::atomic<size_t> next = 0, failures = 0;
   std::mutex mutex;

@@ -1,12 +1,14 @@
-// The networks of all engines but the persistent kernels as a function that
-// Python calls. The fake GPU's memory is the host's, its kernels are those of
-// steps_on_fake_device.cc, and plain loops take the place of cuBLAS.
+// The networks of all engines as a function that Python calls. The fake GPU's
+// memory is the host's, its kernels are those of steps_on_fake_device.cc and
+// persistent_on_fake_device.cc, and plain loops take the place of cuBLAS.
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -24,6 +26,14 @@ namespace {
 
 // The function of the library in use.
 bool (*run_kernel)(const char*, const unsigned int*, void**);
+
+// The persistent kernels in use, by their names, which end with their macros.
+using RunPersistent = void (*)(const void* arguments, int stages,
+                               unsigned int seed);
+std::map<std::string, RunPersistent> persistent_kernels;
+// Compiles the kernel of a name into a library.
+void (*compile_library)(const char* kernel, const char* library);
+std::string folder_of_libraries;
 
 // Memory of exactly the size that was asked for, full of NaN.
 class Memory {
@@ -71,6 +81,29 @@ GpuLibraries FakeLibraries() {
     Check(run_kernel(name, grid, parameters), name);
     return CUDA_SUCCESS;
   };
+  cuda.cuLaunchKernelEx = [](const CUlaunchConfig* config, CUfunction kernel,
+                             void** parameters, void**) {
+    const std::string name = reinterpret_cast<const char*>(kernel);
+    Check(static_cast<persistent::Part*>(parameters[0])->first_direction == 0,
+          "all directions at the same time");
+    // A stack has a stage for each layer and one before each but the lowest.
+    const int stages = static_cast<int>(config->gridDimY);
+    const bool is_stack = name.find("IS_STACK=1") != std::string::npos;
+    persistent_kernels.at(name)(parameters[0],
+                                is_stack ? (stages + 1) / 2 : stages, 1);
+    return CUDA_SUCCESS;
+  };
+  cuda.cuCtxSetCurrent = [](CUcontext) { return CUDA_SUCCESS; };
+  cuda.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode*) {
+    return CUDA_SUCCESS;
+  };
+  cuda.cuKernelSetAttribute = [](CUfunction_attribute, int, CUkernel,
+                                 CUdevice) { return CUDA_SUCCESS; };
+  cuda.cuOccupancyMaxActiveClusters = [](int* clusters, CUfunction,
+                                         const CUlaunchConfig*) {
+    *clusters = 16;
+    return CUDA_SUCCESS;
+  };
   cuda.cuMemsetD8Async = [](CUdeviceptr to, unsigned char byte, size_t bytes,
                             CUstream) {
     std::memset(reinterpret_cast<void*>(to), byte, bytes);
@@ -97,14 +130,29 @@ GpuLibraries FakeLibraries() {
 }
 
 // This takes the place of compiler.cc. A kernel is represented by its name, to
-// which that of a transposition adds its macro.
+// which that of a transposition adds its macro, and a persistent one all.
 RnnStatus CompileKernel(const std::string&, const std::string& entry,
                         const std::vector<std::string>& macros,
                         CUkernel* kernel) {
+  static std::mutex mutex;
   static std::set<std::string> names;
-  const bool transposes = entry == "transpose";
-  *kernel = reinterpret_cast<CUkernel>(const_cast<char*>(
-      names.insert(transposes ? entry + macros[0] : entry).first->c_str()));
+  const std::lock_guard lock(mutex);
+  const bool is_persistent = entry == "forward" || entry == "backward";
+  std::string name = entry;
+  if (entry == "transpose") name += macros[0];
+  for (size_t i = 0; is_persistent && i < macros.size(); ++i) {
+    name += ' ' + macros[i];
+  }
+  *kernel = reinterpret_cast<CUkernel>(
+      const_cast<char*>(names.insert(name).first->c_str()));
+  if (!is_persistent || persistent_kernels.count(name) > 0) return {};
+  const std::string path = folder_of_libraries + '/' +
+                           std::to_string(persistent_kernels.size()) + ".so";
+  compile_library(name.c_str(), path.c_str());
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  Check(library != nullptr, name);
+  persistent_kernels[name] =
+      reinterpret_cast<RunPersistent>(dlsym(library, "run"));
   return {};
 }
 
@@ -127,12 +175,20 @@ extern "C" const char* persistent_error(int64_t num_units, int64_t max_time) {
   return message.c_str();
 }
 
+// Says how persistent kernels are compiled, and a folder for their libraries.
+extern "C" void compile_persistent_kernels(void (*compile)(const char*,
+                                                           const char*),
+                                           const char* folder) {
+  cudnn_rnn_tf::compile_library = compile;
+  cudnn_rnn_tf::folder_of_libraries = folder;
+}
+
 // Returns how many products of floats were in float16 in the last network's
 // run.
 extern "C" int num_halved_products() { return cudnn_rnn_tf::num_halved; }
 
-// Runs a forward and, in training, a backward pass of an engine: of steps or of
-// cuDNN. `numbers` and `rates` are, in this order,
+// Runs a forward and, in training, a backward pass of an engine: of steps, of
+// cuDNN or of the persistent kernels. `numbers` and `rates` are, in this order,
 // the fields of RnnSpec and RnnProblem that the function reads, between which
 // are the engine's number and whether lengths are int64 in the device's memory
 // instead of int32 in the host's, and how cuDNN's layout of parameters differs.
@@ -185,7 +241,16 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
       return CreateCudnnNetwork(problem, CudnnAlgorithm::kStandard, allows_tf32,
                                 /*cudnn=*/nullptr, &network);
     }
-    return persistent::Network::CreateOfSteps(problem, allows_tf32, &network);
+    if (engine == 0) {
+      return persistent::Network::CreateOfSteps(problem, allows_tf32, &network);
+    }
+    DeviceLimits limits;
+    CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
+    persistent::Estimate estimate =
+        persistent::Network::EstimateCycles(problem, allows_tf32, limits);
+    CRNN_RETURN_IF_ERROR(estimate.status);
+    return persistent::Network::Create(problem, allows_tf32, limits, &estimate,
+                                       &network);
   };
   message = create().message;
   if (!message.empty()) return message.c_str();

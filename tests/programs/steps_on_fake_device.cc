@@ -23,9 +23,14 @@ inline void __syncthreads() {
     Abort();
   }
 }
-inline int __shfl_xor_sync(Word, int, int) {
-  Abort();
-  return 0;
+template <typename Number>
+Number __shfl_xor_sync(Word, Number number, int lanes) {
+  if (!are_coroutines) Abort();
+  Word words[sizeof(Number) / sizeof(Word)];
+  std::memcpy(words, &number, sizeof(Number));
+  for (Word& word : words) word = ShuffleFrom(word, Fake().me().lane ^ lanes);
+  std::memcpy(&number, words, sizeof(Number));
+  return number;
 }
 using std::max;
 using std::min;
@@ -136,6 +141,7 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
       {"spread_inputs", ThreadOf(spread_inputs)},
       {"gather_inputs", ThreadOf(gather_inputs)},
       {"copy_without_padding", ThreadOf(copy_without_padding)},
+      {"shift_states", ThreadOf(shift_states)},
       {"sum_biases", ThreadOf(SumBiases)},
       {"add_parts", ThreadOf(add_parts)},
       {"draw_masks", ThreadOf(draw_masks)},

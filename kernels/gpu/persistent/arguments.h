@@ -270,7 +270,6 @@ struct ForwardDirection {
   const void* input;
   // [rows, H], the states after each step, in float64 doubles; training, LSTM.
   float* cells;
-  void* previous_h;   // [rows, P], the states before each step; training.
   void* unprojected;  // [rows, H], h before its projection; training.
   const void* first_h;
   const void* first_c;
@@ -301,8 +300,9 @@ struct BackwardDirection {
   // candidate's recurrent side.
   void* gates;
   const float* cells;
-  const void* previous_h;
+  const void* first_h;
   const void* first_c;
+  const void* output;
   const void* output_backprop;
   const void* last_h_backprop;
   const void* last_c_backprop;
@@ -381,6 +381,7 @@ struct StepBuffers {
   float rate;             // That of recurrent dropout.
   // A random word below this drops its number.
   unsigned int threshold;
+  bool is_training;
 };
 
 }  // namespace persistent

@@ -103,13 +103,13 @@ extern "C" __global__ void order_sequences(const long long* given, int batch,
   }
 }
 
-// Multiplies `values`, [rows, width], by the dropout mask of a layer, which is
-// [time, batch, width].
+// Multiplies [rows, width] by the dropout mask of a layer, which is [time,
+// batch, width].
 extern "C" __global__ void apply_dropout(Sequences all, Index count, int width,
                                          int layer,
                                          const unsigned long long* seed,
                                          Word threshold, float rate,
-                                         Item* values) {
+                                         const Item* from, Item* to) {
   const Sum scale = 1.0f / (1.0f - static_cast<Sum>(rate));
   for (Index i = FirstIndex(); i < count; i += IndexStep()) {
     const Step step = StepOfRow(all, i / width);
@@ -117,8 +117,8 @@ extern "C" __global__ void apply_dropout(Sequences all, Index count, int width,
         (static_cast<unsigned long long>(step.time) * all.batch + step.b) *
             width +
         i % width;
-    const Sum value = ToFloat(values[i]);
-    values[i] = FromFloat(
+    const Sum value = ToFloat(from[i]);
+    to[i] = FromFloat(
         IsDropped(seed, layer, element, threshold) ? 0.0f : value * scale);
   }
 }
@@ -160,6 +160,29 @@ extern "C" __global__ void copy_without_padding(Sequences all, Index count,
   for (Index i = FirstIndex(); i < count; i += IndexStep()) {
     const Step step = StepOfRow(all, i / width);
     to[i] = step.time < all.lengths[step.b] ? from[i] : FromFloat(0.0f);
+  }
+}
+
+// Copies the states before each step, [rows, width], with zeros where a
+// sequence starts anew and past the sequences' ends. Rows of the states after
+// each step are `pitch` numbers apart, and the first states `stride`.
+extern "C" __global__ void shift_states(Sequences all, Index count, int width,
+                                        bool is_reversed, const Item* states,
+                                        Index pitch, const Item* first,
+                                        Index stride, Item* to) {
+  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+    const Index row = i / width;
+    const int unit = static_cast<int>(i % width);
+    const Step at = StepOfRow(all, row);
+    const Sequence sequence(all, at.b);
+    const int step = is_reversed ? sequence.length - 1 - at.time : at.time;
+    const bool has_none =
+        at.time >= sequence.length || StartsAnew(all, step, row, is_reversed);
+    to[i] =
+        has_none ? FromFloat(0.0f)
+        : step > 0
+            ? states[sequence.RowAt(all, step - 1, is_reversed) * pitch + unit]
+            : first[at.b * stride + unit];
   }
 }
 

@@ -70,11 +70,11 @@ class Auxiliary {
   }
   RnnStatus ApplyDropout(CUstream stream, const Sequences& sequences,
                          int64_t width, int64_t layer, const uint64_t* seed,
-                         void* values) const {
+                         const void* from, void* to) const {
     const int64_t count = Rows() * width;
     return Enqueue(kApplyDropout, stream, GridOver(count), sequences, count,
                    static_cast<int>(width), static_cast<int>(layer), seed,
-                   DropoutThreshold(rate_), rate_, values);
+                   DropoutThreshold(rate_), rate_, from, to);
   }
   RnnStatus SpreadInputs(CUstream stream, const void* inputs, void* to) const {
     const int64_t count = Rows() * units_;
@@ -93,6 +93,19 @@ class Auxiliary {
     const int64_t count = Rows() * width;
     return Enqueue(kCopyWithoutPadding, stream, GridOver(count), sequences,
                    count, static_cast<int>(width), from, to);
+  }
+  // Copies the states before each step of a direction of `arguments`, [rows,
+  // width].
+  RnnStatus ShiftStates(CUstream stream, const BackwardArguments& arguments,
+                        int64_t direction, int64_t width, void* to) const {
+    const int64_t count = Rows() * width;
+    Sequences sequences = arguments.sequences;
+    sequences.order = nullptr;
+    return Enqueue(
+        kShiftStates, stream, GridOver(count), sequences, count,
+        static_cast<int>(width), direction == 1,
+        arguments.direction[direction].output, arguments.output_stride,
+        arguments.direction[direction].first_h, arguments.state_stride, to);
   }
   RnnStatus TransposeSteps(CUstream stream, const Sequences& sequences,
                            int64_t width, int64_t pitch, const void* from,
@@ -145,16 +158,16 @@ class Auxiliary {
     kSpreadInputs,
     kGatherInputs,
     kCopyWithoutPadding,
+    kShiftStates,
     kTransposeSteps,
     kSumBiases,
     kAddParts,
     kNumEntries
   };
   static constexpr const char* kEntries[kNumEntries] = {
-      "store_lengths",        "store_seed",
-      "order_sequences",      "apply_dropout",
-      "spread_inputs",        "gather_inputs",
-      "copy_without_padding", "transpose_steps",
+      "store_lengths",        "store_seed",    "order_sequences",
+      "apply_dropout",        "spread_inputs", "gather_inputs",
+      "copy_without_padding", "shift_states",  "transpose_steps",
       "sum_biases",           "add_parts"};
 
   int64_t Rows() const { return int64_t{batch_} * steps_; }

@@ -213,7 +213,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
         if constexpr (CellType::kReadsH) {
           in.h_before =
-              static_cast<const Item*>(my.previous_h)[row * NUM_UNITS + unit];
+              step > 0
+                  ? static_cast<const Item*>(
+                        my.output)[(row - row_step) * all.output_stride + unit]
+                  : static_cast<const Item*>(
+                        my.first_h)[b_of[round] * all.state_stride + unit];
+          if (kHasResets && StartsAnew(sequences, step, row, is_reversed)) {
+            in.h_before = FromFloat(0.0f);
+          }
         }
       }
     };

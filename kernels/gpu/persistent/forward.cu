@@ -475,7 +475,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       if constexpr (kHasBands) receive_sums(step);
       SynchronizeBlock();
 
-      float gate_values[kRounds][kSlots], h_before[kRounds];
+      float gate_values[kRounds][kSlots];
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
         const Cell cell(round, thread);
@@ -486,7 +486,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
           for (int gate = 0; gate < kGates; ++gate) of_cell[gate] = 0.0f;
         }
-        h_before[round] = h[round];
         float new_h = h[round], new_c = c[round];
 #pragma unroll
         for (int gate = 0; gate < kGates; ++gate) {
@@ -539,8 +538,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           *output = FromFloat(h[round]);
         }
 #if defined(IS_TRAINING)
-        static_cast<Item*>(my.previous_h)[row * NUM_UNITS + unit_of[round]] =
-            FromFloat(h_before[round]);
 #pragma unroll
         for (int slot = 0; slot < kSlots; ++slot) {
           gate_at(round, step, slot) = FromFloat(gate_values[round][slot]);
@@ -575,10 +572,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         const long long to =
             RowOfTime(sequences, sequence.length + i / BLOCK_UNITS, sequence.b);
         static_cast<Item*>(my.output)[to * all.output_stride + at] = fill;
-#if defined(IS_TRAINING)
-        static_cast<Item*>(my.previous_h)[to * NUM_UNITS + at] =
-            FromFloat(0.0f);
-#endif
       }
     }
     ring.EndShare(steps > 0 ? steps - 1 : 0);

@@ -330,7 +330,6 @@ RnnStatus Network::Forward(const Handles& handles,
       direction.recurrent_bias = Param(buffers.params, at.recurrent_bias);
       direction.gates = gates;
       direction.cells = kept.cells[d];
-      direction.previous_h = kept.previous_h[d];
       direction.unprojected = kept.unprojected[d];
       direction.first_h = At(buffers.input_h, state);
       direction.output = At(output, d * spec_.output_size());
@@ -354,12 +353,14 @@ RnnStatus Network::Forward(const Handles& handles,
       CRNN_RETURN_IF_ERROR(
           forward_.Enqueue(handles.stream, workspace.ring, &arguments.part));
     }
+    input = output_below = output;
     if (problem_.has_dropout_between_layers() && !is_last) {
+      // The next layer reads its input before anything is written here.
       CRNN_RETURN_IF_ERROR(auxiliary_.ApplyDropout(
           handles.stream, arguments.sequences, spec_.layer_output_size(), l,
-          reserve.seed, output));
+          reserve.seed, output, buffers.output));
+      input = buffers.output;
     }
-    input = output_below = output;
   }
   return {};
 }

@@ -136,13 +136,16 @@ struct Network::BackwardPass {
   // reads is there. Neighbouring gates whose matrices read the same numbers
   // share a product.
   RnnStatus RecurrentWeights(const ParamLayout::PseudoLayer& at, int64_t d,
-                             const BackwardArguments& arguments) const {
+                             const BackwardArguments& arguments,
+                             void* previous_h) const {
     const CellKind& kind = spec.kind();
     const int64_t outputs = spec.output_size(), num_gates = kind.num_gates;
     const BackwardDirection& direction = arguments.direction[d];
     const bool has_masks = network.problem_.has_recurrent_dropout();
     const bool halved = network.halves_.has_value();
     const Sequences sequences = WithoutLengths(arguments.sequences);
+    CRNN_RETURN_IF_ERROR(auxiliary.ShiftStates(handles.stream, arguments, d,
+                                               outputs, previous_h));
     Factor operand = {};
     for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
       const int64_t offset = at.recurrent_weights + gate * units * outputs;
@@ -159,14 +162,14 @@ struct Network::BackwardPass {
         count = 1;
         CRNN_RETURN_IF_ERROR(network.loop_->MaskStates(
             handles.stream, *workspace.step_memory, arguments.sequences, d,
-            gate, direction.previous_h, workspace.masked_h));
+            gate, previous_h, workspace.masked_h));
       } else {
         count = is_joint ? kind.joint_gates : 1;
       }
       if (gate == 0 || has_masks) {
         CRNN_RETURN_IF_ERROR(MakeOperand(
             sequences, d, /*may_transpose=*/!has_masks, outputs, outputs,
-            has_masks ? workspace.masked_h : direction.previous_h, &operand));
+            has_masks ? workspace.masked_h : previous_h, &operand));
       }
       CRNN_RETURN_IF_ERROR(MultiplySteps(count * units, outputs,
                                          OfGates(direction, slot), operand,
@@ -195,7 +198,10 @@ struct Network::BackwardPass {
       direction.vectors = network.Param(buffers.params, at.vectors);
       direction.gates = kept.gates[d];
       direction.cells = kept.cells[d];
-      direction.previous_h = kept.previous_h[d];
+      direction.first_h = network.At(buffers.input_h, state);
+      direction.output =
+          network.At(l + 1 == spec.num_layers ? buffers.output : kept.output,
+                     d * spec.output_size());
       direction.output_backprop =
           network.At(output_backprop, d * spec.output_size());
       direction.last_h_backprop = network.At(buffers.output_h_backprop, state);
@@ -261,9 +267,17 @@ struct Network::BackwardPass {
     }
     return {};
   }
-  // The padding of `input` is undefined if `sequences` has lengths.
-  RnnStatus Params(int64_t l, const BackwardArguments& arguments,
-                   const Sequences& sequences, const void* input) const {
+  RnnStatus Params(int64_t l, const BackwardArguments& arguments) const {
+    // Padding in the caller's input may hold anything; ours holds zeros.
+    const Sequences sequences =
+        l == 0 ? arguments.sequences : WithoutLengths(arguments.sequences);
+    const void* input = l == 0 ? buffers.input : reserve.layers[l - 1].output;
+    if (network.problem_.has_dropout_between_layers() && l > 0) {
+      CRNN_RETURN_IF_ERROR(auxiliary.ApplyDropout(
+          handles.stream, sequences, spec.layer_output_size(), l - 1,
+          reserve.seed, input, workspace.copy));
+      input = workspace.copy;
+    }
     const int64_t input_size = spec.layer_input_size(l);
     const auto pseudo_layer = [&](int64_t d) -> auto& {
       return layout.pseudo_layer(l * spec.num_dirs() + d);
@@ -286,7 +300,11 @@ struct Network::BackwardPass {
     }
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
       const ParamLayout::PseudoLayer& at = pseudo_layer(d);
-      CRNN_RETURN_IF_ERROR(RecurrentWeights(at, d, arguments));
+      CRNN_RETURN_IF_ERROR(RecurrentWeights(
+          at, d, arguments,
+          workspace.copy != nullptr
+              ? workspace.copy
+              : reinterpret_cast<char*>(reserve.layers[l].cells[d])));
       if (spec.num_proj > 0) {
         CRNN_RETURN_IF_ERROR(
             MultiplySteps(spec.num_proj, units,
@@ -318,7 +336,7 @@ struct Network::BackwardPass {
 
       // The gradient of the inputs goes to the layer below, or to the caller.
       void* const input_backprop =
-          l == 0 ? buffers.input_backprop : workspace.gradients[(l - 1) % 2];
+          l == 0 ? buffers.input_backprop : workspace.gradient;
       // Gates are halved in place, so products that read floats come first.
       if (!HalvesInputs(l)) {
         CRNN_RETURN_IF_ERROR(Inputs(l, arguments, input_backprop));
@@ -351,12 +369,9 @@ struct Network::BackwardPass {
       if (network.problem_.has_dropout_between_layers() && l > 0) {
         CRNN_RETURN_IF_ERROR(auxiliary.ApplyDropout(
             handles.stream, sequences, spec.layer_output_size(), l - 1,
-            reserve.seed, input_backprop));
+            reserve.seed, input_backprop, input_backprop));
       }
-      // Padding in the caller's input may hold anything; ours holds zeros.
-      CRNN_RETURN_IF_ERROR(
-          Params(l, arguments, l == 0 ? sequences : WithoutLengths(sequences),
-                 l == 0 ? buffers.input : reserve.layers[l - 1].output));
+      CRNN_RETURN_IF_ERROR(Params(l, arguments));
       output_backprop = input_backprop;
     }
     return {};

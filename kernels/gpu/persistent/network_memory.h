@@ -76,9 +76,9 @@ struct Network::Kept : Memory {
 // The layout of the reserve space, which training keeps for the backward pass.
 struct Network::Reserve : Kept {
   struct OfLayer {
-    std::array<char*, kMaxDirs> gates = {}, previous_h = {}, unprojected = {};
+    std::array<char*, kMaxDirs> gates = {}, unprojected = {};
     std::array<float*, kMaxDirs> cells = {};  // In float64, doubles.
-    // The next layer's input; the last one's goes to the caller.
+    // Before dropout; the last layer's goes to the caller.
     char* output = nullptr;
   };
   std::vector<OfLayer> layers;
@@ -88,7 +88,6 @@ struct Network::Reserve : Kept {
       OfLayer& layer = layers.emplace_back();
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
         layer.gates[d] = TakeSteps(network.slots_ * spec.num_units);
-        layer.previous_h[d] = TakeSteps(spec.output_size());
         if (spec.is_lstm()) {
           layer.cells[d] = TakeSums(network.rows_ * spec.num_units);
         }
@@ -163,8 +162,11 @@ struct Network::BackwardWorkspace : Workspace {
   void* masked_h = nullptr;
   std::array<float*, kMaxDirs> bias_sums = {};  // In float64, doubles.
   std::array<char*, kMaxDirs> projected_backprop = {};
-  // The gradients of layers' outputs; layers use the two by turns.
-  std::array<char*, 2> gradients = {};
+  // The gradient of a layer's output, which that of its input replaces.
+  char* gradient = nullptr;
+  // A layer's input after dropout, and then h before its steps; null if an
+  // LSTM's cells, which nobody reads any more, make room for it.
+  char* copy = nullptr;
   // The parts of a product over all steps.
   void* parts;
   // What a product over all steps reads, if it is a copy: the input with zeros
@@ -184,8 +186,9 @@ struct Network::BackwardWorkspace : Workspace {
           TakeSums(network.BiasRows() * network.slots_ * spec.num_units);
       if (spec.num_proj > 0) projected_backprop[d] = TakeSteps(spec.num_proj);
     }
-    for (int64_t i = 0; i < std::min<int64_t>(spec.num_layers - 1, 2); ++i) {
-      gradients[i] = TakeSteps(spec.layer_output_size());
+    if (spec.num_layers > 1) gradient = TakeSteps(spec.layer_output_size());
+    if (!spec.is_lstm() || problem.has_dropout_between_layers()) {
+      copy = TakeSteps(spec.layer_output_size());
     }
     static_assert(kMostTiles * kTileSize * kTileSize >= Auxiliary::kMostSums);
     parts = TakeSums(std::max(kMostTiles * kTileSize * kTileSize,

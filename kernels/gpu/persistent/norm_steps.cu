@@ -20,21 +20,27 @@ static_assert(kSums + kSlots <= kOfNorms + kNorms);
 // The order of the terms is always the same.
 template <int n>
 void SumOverBlock(Sum* values) {
-  static_assert(n <= 2 * kNorms);
-  __shared__ Sum terms[2 * kNorms][kMostThreads];
-  const int thread = threadIdx.x;
-  __syncthreads();
-  for (int i = 0; i < n; ++i) terms[i][thread] = values[i];
-  for (int count = blockDim.x; count > 1;) {
-    const int half = (count + 1) / 2;
-    __syncthreads();
-    for (int i = 0; thread < count - half && i < n; ++i) {
-      terms[i][thread] += terms[i][thread + half];
+  constexpr int kWarp = 32;
+  __shared__ Sum sums[n][kMostThreads / kWarp];  // Those of the warps.
+  const int threads = blockDim.x, thread = threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    for (int lanes = min(kWarp, threads) / 2; lanes > 0; lanes /= 2) {
+      values[i] += __shfl_xor_sync(~0u, values[i], lanes);
     }
-    count = half;
   }
   __syncthreads();
-  for (int i = 0; i < n; ++i) values[i] = terms[i][0];
+  for (int i = 0; i < n && thread % kWarp == 0; ++i) {
+    sums[i][thread / kWarp] = values[i];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    values[i] = sums[i][0];
+    for (int warp = 1; warp * kWarp < threads; ++warp) {
+      values[i] += sums[i][warp];
+    }
+  }
 }
 
 // Norms of a sequence at a step.
@@ -231,9 +237,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
     const Own<BackwardArguments> at = of_unit(unit);
     Sum z[kSlots], y[kLast], dy[kLast], h_before = 0.0f, carry_h = 0.0f;
     load(unit, z, y);
-    if constexpr (CellType::kReadsH) {
-      h_before = LoadItem(at.my.previous_h, row * units + unit);
-    }
+    if constexpr (CellType::kReadsH) h_before = HBefore(at, step);
     const Sum inner = Kept(steps, kInner, unit);
     const Sum d =
         CellType::OuterBackward(functions, y, norms.Of(kLast, unit, inner),

@@ -106,6 +106,7 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
   buffers.epsilon = spec.layer_norm_epsilon;
   buffers.rate = spec.recurrent_dropout;
   buffers.threshold = DropoutThreshold(spec.recurrent_dropout);
+  buffers.is_training = problem.is_training;
   recurrent = has_masks ? take(dirs * gates, units, outputs)
                         : take(dirs, gates * units, outputs, halves);
   if (spec.resets_before()) {

@@ -199,17 +199,13 @@ void ReadStates(const Own<ForwardArguments>& at, int step, Sum* h, Sum* c) {
 // Stores what stands for a step in the padding.
 void StorePadding(const Own<ForwardArguments>& at, int step) {
   const Index row = at.RowAt(step);
-  const bool is_training = at.my.previous_h != nullptr;
   if (at.my.all_c != nullptr) {
     StoreItem(at.my.all_c, at.OfCell(row), at.Padding());
   }
   if (at.unit < at.steps.outputs) {
     StoreItem(at.my.output, row * at.all.output_stride + at.unit, at.Padding());
-    if (is_training) {
-      StoreItem(at.my.previous_h, row * at.steps.outputs + at.unit, 0.0f);
-    }
   }
-  if (is_training && at.steps.projected != nullptr) {
+  if (at.steps.is_training && at.steps.projected != nullptr) {
     StoreItem(at.my.unprojected, row * at.steps.units + at.unit, 0.0f);
   }
 }
@@ -227,7 +223,7 @@ void StoreCell(const Own<ForwardArguments>& at, int step, Sum h, Sum c,
     StoreItem(my.output, row * at.all.output_stride + at.unit, h);
   }
   if (my.all_c != nullptr) StoreItem(my.all_c, at.OfCell(row), c);
-  if (my.previous_h == nullptr) return;
+  if (!at.steps.is_training) return;
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot) {
     if (CellType::IsOfReset(slot)) continue;
@@ -259,10 +255,6 @@ void StoreStates(const Own<ForwardArguments>& at, int step, Sum h, Sum c) {
     return;
   }
   at.StoreOperand(h, step + 1);
-  if (my.previous_h != nullptr) {
-    StoreItem(my.previous_h, at.RowAt(step + 1) * at.steps.outputs + at.unit,
-              at.StartsAnew(step + 1) ? 0.0f : h);
-  }
 }
 
 // Stores the gradients of the first c and, unless it is projected, of the first
@@ -319,6 +311,15 @@ void ReadGradients(const Own<BackwardArguments>& at, int step, Sum* dh,
     }
   }
   if (at.sequence.is_invalid) *dh = *dc = InvalidValue();
+}
+
+// Returns a GRU's h before a step.
+[[maybe_unused]] Sum HBefore(const Own<BackwardArguments>& at, int step) {
+  if (at.StartsAnew(step)) return 0.0f;
+  return step > 0
+             ? LoadItem(at.my.output,
+                        at.RowAt(step - 1) * at.all.output_stride + at.unit)
+             : LoadItem(at.my.first_h, at.state);
 }
 
 // Returns an LSTM's c before a step.

@@ -16,10 +16,6 @@ void StoreProjected(const Own<ForwardArguments>& at, int step) {
       at.my.output)[at.RowAt(step - 1) * at.all.output_stride + at.unit] = h;
   if (step == at.sequence.length) {
     static_cast<Item*>(at.my.last_h)[at.state] = h;
-  } else if (at.my.previous_h != nullptr) {
-    static_cast<Item*>(
-        at.my.previous_h)[at.RowAt(step) * at.steps.outputs + at.unit] =
-        at.StartsAnew(step) ? FromFloat(0.0f) : h;
   }
 }
 
@@ -79,7 +75,7 @@ extern "C" __global__ void reset_forward(const ForwardArguments all,
       h = Masked(steps, steps.masks[i], kGates - 1, h);
     CellType::ResetForward(Functions(), z, h, kept);
     StoreItem(steps.candidate_operands, i, kept[kSlots - 1]);
-    if (at.my.previous_h == nullptr) continue;
+    if (!steps.is_training) continue;
     gates[0] = FromFloat(kept[0]);
     gates[(kSlots - 1) * steps.units] = FromFloat(kept[kSlots - 1]);
   }
@@ -95,7 +91,7 @@ extern "C" __global__ void reset_backward(const BackwardArguments all,
     if (at.IsPadding(step)) continue;
     const Index row = at.RowAt(step);
     Item& gate = *at.GatesAt(row);
-    const Sum h = LoadItem(at.my.previous_h, row * steps.units + at.unit);
+    const Sum h = HBefore(at, step);
     Sum through = at.StartsAnew(step)
                       ? 0.0f
                       : static_cast<const Sum*>(steps.candidate_products)[i];
@@ -208,10 +204,7 @@ extern "C" __global__ void __launch_bounds__(1024)
       in.c = cells[row * units + at.unit];
       in.c_before = CellBefore(at, step);
     }
-    if constexpr (CellType::kReadsH) {
-      in.h_before =
-          static_cast<const Item*>(my.previous_h)[row * units + at.unit];
-    }
+    if constexpr (CellType::kReadsH) in.h_before = FromFloat(HBefore(at, step));
     if (!projects) {
       dh += LoadItem(my.output_backprop, row * all.output_stride + at.unit);
     }
