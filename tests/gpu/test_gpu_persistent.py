@@ -179,8 +179,7 @@ def check(results: random_configs.Results, case: random_configs.Case, data, dtyp
     of_outputs, smooth, kinked = TOLERANCE[dtype]
     gradients = {name: errors.pop(name) for name in list(errors) if name.startswith("d_")}
     assert all(error <= of_outputs for error in errors.values()), errors
-    has_kinks = case.config.rnn_mode == "rnn_relu" or case.config.cell_clip > 0
-    limit = kinked if has_kinks else smooth
+    limit = kinked if random_configs.has_kinks(case) else smooth
     assert all(error <= limit for error in gradients.values()), gradients
 
 

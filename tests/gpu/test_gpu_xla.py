@@ -130,8 +130,7 @@ def test_single_steps_agree_with_the_reference(case, dtype):
 
 # cuDNN's passes.
 
-# cuDNN lacks peepholes.
-OF_CUDNN = [case for case in test_gpu.CASES if case.config.rnn_mode != "lstm_peephole"]
+OF_CUDNN = [case for case in test_gpu.CASES if case.config.layout.is_in_cudnn]
 
 
 @pytest.mark.usefixtures("without_tf32")
