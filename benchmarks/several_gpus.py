@@ -293,8 +293,9 @@ def _run_all(output: pathlib.Path) -> None:
             print(row, flush=True)
 
 
-def page(rows: list[dict[str, Any]]) -> str:
-    """Returns the page for the lines of a results file."""
+def page(path: pathlib.Path) -> str:
+    """Returns the page of a file of results."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
     environment = [row["environment"] for row in rows if "environment" in row][-1]
     ms = {
         (row["kind"], row["gpus"], row["lines"]): statistics.median(row["ms"])
@@ -327,13 +328,21 @@ def page(rows: list[dict[str, Any]]) -> str:
         " own. PyTorch runs the full length of padded sequences, which is faster for it than"
         f" packed ones. Medians of {WINDOWS} windows of {STEPS} steps.",
         pages.table(titles, table),
-        "Milliseconds of a step of parts of the loop, with two GPUs and 64 lines:",
-        pages.table(["part", "ms"], parts),
-        f"What the GPUs did in a step, by TensorFlow's profiler over {PROFILED_STEPS} steps, which"
-        " it makes longer. NCCL's kernels also wait for the other GPU. Kernels of several streams"
-        " may overlap.",
-        pages.table(columns, [[row.get(column, "–") for column in columns] for row in profiles]),
     ]
+    if parts:
+        text += [
+            "Milliseconds of a step of parts of the loop, with two GPUs and 64 lines:",
+            pages.table(["part", "ms"], parts),
+        ]
+    if profiles:
+        text += [
+            f"What the GPUs did in a step, by TensorFlow's profiler over {PROFILED_STEPS} steps,"
+            " which it makes longer. NCCL's kernels also wait for the other GPU. Kernels of several"
+            " streams may overlap.",
+            pages.table(
+                columns, [[row.get(column, "–") for column in columns] for row in profiles]
+            ),
+        ]
     return "\n\n".join(text) + "\n"
 
 
@@ -344,8 +353,7 @@ def main(_: list[str]) -> None:
     elif _CHILD.value:
         print(json.dumps(_measure(*json.loads(_CHILD.value))))
     elif _REPORT.value:
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        path.with_suffix(".md").write_text(page(rows))
+        path.with_suffix(".md").write_text(page(path))
     else:
         _run_all(path)
 

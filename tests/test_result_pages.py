@@ -16,6 +16,7 @@ from benchmarks import (
     gpu_fit,
     gpu_rule,
     gpu_tests,
+    loops,
     model_list,
     models,
     models_page,
@@ -29,13 +30,14 @@ RESULTS = pages.RESULTS
 
 
 def test_pages_are_those_of_the_data_in_the_repository():
-    for module in (models_page, gpu_rule, gpu_tests, gpu_fit):
+    for module in (models_page, gpu_rule, gpu_tests, gpu_fit, loops):
         for data in RESULTS.glob(f"{module.__name__.split('.')[1].removesuffix('_page')}.jsonl"):
             assert data.with_suffix(".md").read_text() == module.page(data)
-    for data in RESULTS.glob("*_doors.jsonl"):
+    for data in (*RESULTS.glob("*_doors.jsonl"), RESULTS / "several_gpus.jsonl"):
+        module = "gpu_doors" if "_doors" in data.name else "several_gpus"
         page = fresh_process.run_program(
-            "import pathlib; from benchmarks import gpu_doors; "
-            f"print(gpu_doors.page(pathlib.Path({str(data)!r})))"
+            f"import pathlib; from benchmarks import {module}; "
+            f"print({module}.page(pathlib.Path({str(data)!r})))"
         )
         assert data.with_suffix(".md").read_text().strip() == page.strip()
     lines = (RESULTS / "gallery.jsonl").read_text().splitlines()

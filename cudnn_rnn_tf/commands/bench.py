@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import pathlib
 import statistics
@@ -84,7 +85,8 @@ def bench(
     """Measures each library that is installed, this package first, on the same weights and inputs.
 
     An inference is a call that ends when its numbers are there; a training step also has the
-    gradients of all weights and of the inputs. TensorFlow's run in a `tf.function`.
+    gradients of all weights and of the inputs. TensorFlow's run in a `tf.function`, and Keras's
+    layers once more in one that XLA compiles, without cuDNN.
 
     Args:
         workload: what to measure.
@@ -99,7 +101,9 @@ def bench(
     layer.build((None, None, workload.config.input_size))
     shape = (workload.batch_size, workload.steps, workload.config.input_size)
     inputs = np.random.default_rng(0).normal(size=shape)
+    compiled = functools.partial(_keras, is_compiled=True)
     libraries: dict[str, Callable[..., Any]] = {"cudnn_rnn_tf": _ours, "keras": _keras}
+    libraries["keras, compiled"] = compiled
     if importlib.util.find_spec("torch"):
         libraries["torch"] = _torch
     for index, (name, make) in enumerate(libraries.items()):
@@ -123,6 +127,8 @@ def bench_model(
 ) -> Iterator[tuple[str, list[Row]]]:
     """Measures a model on each device: `accelerate`'s copy of it, and with Keras's own layers.
 
+    Those run once more compiled by XLA, without cuDNN; the row says so if XLA cannot do that.
+
     The inputs are random; those of an `Embedding` are integers that it takes, but for 0, which may
     be a mask's. An inference and a training step are as in `bench`; there is no optimizer in it.
 
@@ -130,7 +136,7 @@ def bench_model(
         load: returns the model.
         batch_size: sequences, where the model does not say how many.
         steps: of time, likewise.
-        seconds: for each number. The two models take turns.
+        seconds: for each number. The models take turns.
         say: is told what is being measured.
 
     Returns:
@@ -145,22 +151,31 @@ def bench_model(
         with tf.device(device):
             model = load()
             # What runs where is decided when a layer is called, and a CPU has no cuDNN.
-            fast, stock = accelerate(model), to_stock(model)
-            for layer in layers_in(stock) if device == "CPU:0" else ():
-                if getattr(layer, "use_cudnn", None) == "auto":
+            fast, stock, compiled = accelerate(model), to_stock(model), to_stock(model)
+            for layer in layers_in(compiled) + (layers_in(stock) if device == "CPU:0" else []):
+                if hasattr(layer, "use_cudnn"):
                     layer.use_cudnn = False
             inputs = [_numbers(model, tensor, batch_size, steps) for tensor in model.inputs]
             calls = {
                 "accelerated": _model_calls(fast, inputs),
                 "stock": _model_calls(stock, inputs),
+                "stock, compiled": _model_calls(compiled, inputs, is_compiled=True),
             }
-            left = 4 * seconds * (len(devices) - index)
+            left = 6 * seconds * (len(devices) - index)
             say(f"measuring on {device} ({index + 1} of {len(devices)}), about {left:.0f} s left")
+            problem = ""
+            try:
+                for call in calls["stock, compiled"]:
+                    call()
+            except Exception as error:  # XLA may raise anything for what it does not compile.
+                problem = messages.reason(error)
+                del calls["stock, compiled"]
             measured = [
-                _times(*(call[kind] for call in calls.values()), seconds=2 * seconds)
+                _times(*(call[kind] for call in calls.values()), seconds=len(calls) * seconds)
                 for kind in range(2)
             ]
-        yield device, [Row(name, *found) for name, *found in zip(calls, *measured, strict=True)]
+        rows = [Row(name, *found) for name, *found in zip(calls, *measured, strict=True)]
+        yield device, rows + [Row("stock, compiled", None, None, problem)] * bool(problem)
 
 
 def _numbers(model: keras.Model, tensor: Any, batch_size: int, steps: int) -> tf.Tensor:
@@ -188,7 +203,9 @@ def _reads(layer: keras.layers.Layer, tensor: Any) -> bool:
     return False
 
 
-def _model_calls(model: keras.Model, inputs: list[tf.Tensor]) -> tuple[Callable[[], Any], ...]:
+def _model_calls(
+    model: keras.Model, inputs: list[tf.Tensor], is_compiled: bool = False
+) -> tuple[Callable[[], Any], ...]:
     weights = [weight.value for weight in model.trainable_weights]
 
     def outputs(training: bool) -> list[tf.Tensor]:
@@ -196,11 +213,11 @@ def _model_calls(model: keras.Model, inputs: list[tf.Tensor]) -> tuple[Callable[
         return tf.nest.flatten(model(given, training=training))
 
     # As in `_in_tensorflow`, one number of each result is waited for.
-    @tf.function
+    @tf.function(jit_compile=is_compiled or None)
     def infer() -> list[tf.Tensor]:
         return [tf.reshape(output, [-1])[0] for output in outputs(False)]
 
-    @tf.function
+    @tf.function(jit_compile=is_compiled or None)
     def train() -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             loss = sum(tf.reduce_sum(tf.cast(output, "float32")) for output in outputs(True))
@@ -229,17 +246,21 @@ def _times(*calls: Callable[[], Any], seconds: float) -> list[Time]:
 
 
 def _in_tensorflow(
-    run: Callable[[tf.Tensor, bool], tf.Tensor], weights: list[Any], workload: Workload, inputs: Any
+    run: Callable[[tf.Tensor, bool], tf.Tensor],
+    weights: list[Any],
+    workload: Workload,
+    inputs: Any,
+    is_compiled: bool = False,
 ) -> tuple[Callable[[], Any], Callable[[], Any]]:
     x = tf.constant(inputs, workload.dtype)
 
     # The function returns one number of the results, and the measurement waits for it: a GPU has it
     # only when all work is done.
-    @tf.function
+    @tf.function(jit_compile=is_compiled or None)
     def infer() -> tf.Tensor:
         return run(x, False)[0, 0, 0]
 
-    @tf.function
+    @tf.function(jit_compile=is_compiled or None)
     def train() -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -259,8 +280,11 @@ def _ours(layer: Any, workload: Workload, inputs: np.ndarray) -> Any:
     return _in_tensorflow(run, [layer.kernel.value], workload, inputs)
 
 
-def _keras(layer: Any, workload: Workload, inputs: np.ndarray) -> Any:
+def _keras(layer: Any, workload: Workload, inputs: np.ndarray, is_compiled: bool = False) -> Any:
     stock = keras.Sequential(to_keras(layer))
+    for each in layers_in(stock) if is_compiled else ():
+        if hasattr(each, "use_cudnn"):
+            each.use_cudnn = False
     lengths = workload.lengths
     mask = None if lengths is None else tf.sequence_mask(lengths, workload.steps)
 
@@ -270,7 +294,7 @@ def _keras(layer: Any, workload: Workload, inputs: np.ndarray) -> Any:
         return x
 
     weights = [weight.value for weight in stock.trainable_weights]
-    return _in_tensorflow(run, weights, workload, inputs)
+    return _in_tensorflow(run, weights, workload, inputs, is_compiled)
 
 
 def _torch(layer: Any, workload: Workload, inputs: np.ndarray) -> Any:

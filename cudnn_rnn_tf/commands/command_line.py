@@ -189,42 +189,40 @@ def parser() -> argparse.ArgumentParser:
     measure = command(
         "bench",
         "measure a network here, beside Keras and, if installed, PyTorch",
-        "With MODEL.keras, that model instead, as it is and accelerated, on each device.",
+        "With MODEL.keras, that model instead, as it is and accelerated, on each device. Keras's "
+        "layers run as they do by default, and compiled by XLA.",
     )
     measure.add_argument("source", metavar="MODEL.keras", nargs="?", help="a file of a Keras model")
+    network = measure.add_argument_group("the network, where there is no MODEL.keras")
+    data, measuring = map(measure.add_argument_group, ("the data", "the measurement"))
     modes = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-    measure.add_argument(
+    network.add_argument(
         "--rnn-mode", choices=modes, default="lstm", help="kind of network (default: lstm)"
     )
-    for name, default, what in (
-        ("--num-layers", 1, "layers in the stack"),
-        ("--num-units", 256, "units of each"),
-        ("--batch-size", 32, "sequences"),
-        ("--steps", 100, "time steps of the longest sequence"),
+    for group, name, default, what in (
+        (network, "--num-layers", 1, "layers in the stack"),
+        (network, "--num-units", 256, "units of each"),
+        (data, "--batch-size", 32, "sequences"),
+        (data, "--steps", 100, "time steps of the longest sequence"),
     ):
-        measure.add_argument(
-            name, type=_count, default=default, help=f"{what} (default: {default})"
-        )
-    measure.add_argument(
+        group.add_argument(name, type=_count, default=default, help=f"{what} (default: {default})")
+    network.add_argument(
         "--input-size", type=_count, help="features of a step (default: as many as --num-units)"
     )
     directions = ("unidirectional", "bidirectional")
-    measure.add_argument(
-        "--direction",
-        choices=directions,
-        default="unidirectional",
-        help="(default: unidirectional)",
+    network.add_argument(
+        "--direction", choices=directions, default=directions[0], help="(default: unidirectional)"
     )
-    measure.add_argument(
+    network.add_argument(
         "--dtype", choices=DTYPES, default="float32", help="of weights and data (default: float32)"
     )
-    measure.add_argument(
+    network.add_argument(
         "--shortest",
         type=_count,
         help="steps of the shortest sequence; Keras gets a mask (default: as many as --steps)",
     )
-    measure.add_argument(
+    measuring.add_argument(
         "--seconds", type=_seconds, default=2.0, help="for each number (default: 2)"
     )
-    measure.add_argument("--plot", metavar="FILE", help="also draw the numbers, as .png, .svg …")
+    measuring.add_argument("--plot", metavar="FILE", help="also draw the numbers, as .png, .svg …")
     return result

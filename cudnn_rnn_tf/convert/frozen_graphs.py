@@ -4,7 +4,7 @@ import contextlib
 import pathlib
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -24,6 +24,7 @@ _OF_NETWORKS = ("rnn_mode", "input_mode", "direction", "num_layers", "num_units"
 _PASSED_ON = ("Identity", "Enter", "StopGradient", "ReadVariableOp")
 # What graphs, and functions, may add to the name of a node whose first output is meant.
 _FIRST_OUTPUT = re.compile(r"(:\w+)?:0$")
+_ARRAYS = ("TensorArrayScatterV3", "TensorArrayGatherV3")
 _SUMS = ("Add", "AddV2", "BiasAdd")
 # The activations of an LSTM cell's gates i, c, f and o.
 _ACTIVATIONS = ("Sigmoid", "Tanh", "Sigmoid", "Sigmoid")
@@ -93,15 +94,19 @@ def networks_in(path: pathlib.Path) -> dict[str, StoredNetwork]:
                 if found := links.network_of(node):
                     networks.setdefault(name, found)
             untrusted.check_growth("the fused ops' buffers have", links.bytes_read, stored)
-    for name, network in named_arrays.networks_in(arrays).items():
-        if any(links.clips(cell["kernel"]) for cell in network.cells if "kernel" in cell):
+    named = named_arrays.networks_in(arrays)
+    for name, network in named.items():
+        is_lstm = network.rnn_mode in (constants.CUDNN_LSTM, constants.LSTM_PEEPHOLE)
+        if is_lstm and network.unsaid:
+            said = {links.lstm(cell) for cell in network.cells}
+            if len(said) == 1 and (each := said.pop()) is not None:
+                network = network._replace(forget_bias=each[0], cell_clip=each[1], unsaid="")
+        if not network.cell_clip and any(
+            links.clips(cell["kernel"]) for cell in network.cells if "kernel" in cell
+        ):
             network = network._replace(refusal="its cells clip their states")
-        if network.rnn_mode == constants.CUDNN_LSTM and network.unsaid:
-            biases = {links.forget_bias(cell["kernel"]) for cell in network.cells}
-            if len(biases) == 1 and (bias := biases.pop()) is not None:
-                network = network._replace(forget_bias=bias, unsaid="")
-        networks[name] = network
-    return networks
+        named[name] = network
+    return networks | links.with_directions(named)
 
 
 def fused_ops(nodes: Iterable[Any]) -> dict[str, list[Any]]:
@@ -138,6 +143,14 @@ def _origin(nodes: dict[str, Any], name: str) -> str:
         name = node.input[0]
 
 
+class _Loop(NamedTuple):
+    """What is known of a loop over the steps of sequences."""
+
+    source: str
+    reads_backwards: bool
+    writes_backwards: bool
+
+
 class _Links:
     """Follows the edges of a graph."""
 
@@ -147,7 +160,12 @@ class _Links:
         self._cells: dict[Any, list[dict[str, named_arrays.Array]]] = {}
         self.bytes_read = 0
         self._readers: dict[str, list[Any]] = {}
+        self._frames: dict[str, set[bytes]] = {}
+        self._arrays = [node for node in graph.node if node.op in _ARRAYS]
         for node in graph.node:
+            if node.op == "Enter":
+                outside = _origin(self._nodes, node.input[0])
+                self._frames.setdefault(outside, set()).add(node.attr["frame_name"].s)
             for name in node.input:
                 self._readers.setdefault(name.removesuffix(":0"), []).append(node)
 
@@ -163,36 +181,131 @@ class _Links:
             if "cell_clip" in product.attr
         )
 
-    def forget_bias(self, kernel: Any) -> float | None:
-        """Returns what a cell adds to its forget gate's bias.
+    def lstm(self, cell: dict[str, Any]) -> tuple[float, float] | None:
+        """Returns what a cell adds to its forget gate's bias, and the bound of its states, or 0.
 
-        It is None if the graph does not say it, or the gates' activations are others than tanh and
-        sigmoid.
+        It is None if the graph does not say it, or the cell is another than the ops compute.
         """
-        if not isinstance(kernel, Constant):
-            return None
-        found = set()
-        for product in self._behind(kernel.node_name):
+        found: set[tuple[float, float] | None] = set()
+        for product in self._behind(cell["kernel"].node_name):
             if "forget_bias" in product.attr:
-                found.add(product.attr["forget_bias"].f)
+                clip = product.attr["cell_clip"].f if "cell_clip" in product.attr else 0.0
+                found.add((product.attr["forget_bias"].f, max(clip, 0.0)))
                 continue
             sums = [each for each in self._behind(product.name) if each.op in _SUMS]
             splits = [each for one in sums for each in self._behind(one.name)]
-            found |= {self._bias_behind(split.name) for split in splits if split.op == "Split"}
+            found |= {self._lstm_behind(each.name, cell) for each in splits if each.op == "Split"}
         return found.pop() if len(found) == 1 else None
 
-    def _bias_behind(self, split: str) -> float | None:
-        bias: float | None = 0.0
+    def _lstm_behind(self, split: str, cell: dict[str, Any]) -> tuple[float, float] | None:
+        bias, states = 0.0, []
         for gate, activation in enumerate(_ACTIVATIONS):
-            name = f"{split}:{gate}" if gate else split
-            readers = list(self._behind(name))
-            if gate == 2 and len(readers) == 1 and readers[0].op in _SUMS:
-                scalars = [self._scalar(each) for each in readers[0].input]
-                bias = next((each for each in scalars if each is not None), None)
+            readers = list(self._behind(f"{split}:{gate}" if gate else split))
+            while len(readers) == 1 and readers[0].op in _SUMS:
+                told = [each for each in map(self._scalar, readers[0].input) if each is not None]
+                if gate == 2 and told:
+                    bias += told[0]
+                elif not any(self._is_peephole(name, cell) for name in readers[0].input):
+                    return None
                 readers = list(self._behind(readers[0].name))
             if [reader.op for reader in readers] != [activation]:
                 return None
-        return bias
+            if gate == 0:
+                products = self._behind(readers[0].name)
+                states = [each for product in products for each in self._behind(product.name)]
+        if len(states) != 1 or (clip := self._bound_behind(states[0].name)) is None:
+            return None
+        if projection := cell.get("projection/kernel"):
+            outputs = self._behind(projection.node_name)
+            if any(self._bound_behind(each.name) != 0 for each in outputs):
+                return None
+        return bias, clip
+
+    def _is_peephole(self, name: str, cell: dict[str, Any]) -> bool:
+        node = self._source(name)
+        vectors = {cell[part].node_name for part in named_arrays.PEEPHOLES if part in cell}
+        return (
+            node is not None
+            and node.op == "Mul"
+            and any(_origin(self._nodes, each) in vectors for each in node.input)
+        )
+
+    def _bound_behind(self, name: str) -> float | None:
+        """Returns the bound of what a node puts out; 0 if there is none, None if it is unclear."""
+        readers = list(self._behind(name))
+        if not any(reader.op in ("Minimum", "Maximum") for reader in readers):
+            return 0.0
+        if [reader.op for reader in readers] == ["Minimum"]:
+            bound, low = self._scalar(readers[0].input[1]), list(self._behind(readers[0].name))
+            if bound and [each.op for each in low] == ["Maximum"]:
+                return bound if self._scalar(low[0].input[1]) == -bound else None
+        return None
+
+    def with_directions(self, networks: dict[str, StoredNetwork]) -> dict[str, StoredNetwork]:
+        """Returns networks with the directions in which the loops around their cells read.
+
+        Two that read the same, one of them from its end, are the sides of a bidirectional network.
+        """
+        sides: dict[Any, tuple[list[str], list[str]]] = {}
+        for name, network in networks.items():
+            loops = [self._loop(cell) for cell in network.cells]
+            backwards = [loop and loop.reads_backwards for loop in loops]
+            if network.num_dirs == 2:
+                differs = True in backwards[::2] or False in backwards[1::2]
+            else:
+                differs = True in backwards and not all(backwards)
+                loop = loops[0] if len(loops) == 1 else None
+                if loop and loop.reads_backwards == loop.writes_backwards:
+                    sizes = network.input_size, network.num_units, network.output_size
+                    key = (loop.source, *sizes, *network._replace(cells=[])[3:], network.kind)
+                    sides.setdefault(key, ([], []))[loop.reads_backwards].append(name)
+                network = network._replace(go_backwards=True in backwards)
+            refusal = "its loops read in other directions than its names say" if differs else ""
+            networks[name] = network._replace(refusal=refusal or network.refusal)
+        for starts, ends in sides.values():
+            if len(starts) == len(ends) == 1:
+                start, end = networks.pop(starts[0]), networks.pop(ends[0])
+                both = start._replace(cells=[*start.cells, *end.cells], num_dirs=2)
+                networks[f"{starts[0]}+{ends[0]}"] = both
+        return networks
+
+    def _loop(self, cell: dict[str, Any]) -> _Loop | None:
+        """Returns the loop around a cell, if there is one, over one array of sequences."""
+        frames = self._frames.get(next(iter(cell.values())).node_name, set())
+        arrays = [each for each in self._arrays if frames & self._frames.get(each.name, set())]
+        read = [each for each in arrays if each.op == "TensorArrayScatterV3"]
+        if len(frames) != 1 or len(read) != 1:
+            return None
+        name, axis, backwards = _origin(self._nodes, read[0].input[2]), 0, False
+        for _ in self._nodes:
+            node = self._nodes.get(name)
+            if node is not None and node.op == "Transpose":
+                axis = 1 - axis
+            elif node is not None and self._reverses(node, axis):
+                backwards = not backwards
+            else:
+                break
+            name = _origin(self._nodes, node.input[0])
+        written = [
+            reader
+            for each in self._arrays
+            if frames & self._frames.get(_origin(self._nodes, each.input[0]), set())
+            for reader in self._behind(each.name)
+        ]
+        turned = [
+            each for one in written if one.op == "Transpose" for each in self._behind(one.name)
+        ]
+        writes = any(self._reverses(each, 0) for each in written)
+        return _Loop(name, backwards, writes or any(self._reverses(each, 1) for each in turned))
+
+    def _reverses(self, node: Any, axis: int) -> bool:
+        """Returns whether a node reverses three-dimensional sequences along one of its axes."""
+        if node.op == "ReverseV2":
+            axes = self._source(node.input[1])
+            tensor = axes.attr["value"].tensor if axes is not None else None
+            is_one = tensor and [dim.size for dim in tensor.tensor_shape.dim] == [1]
+            return bool(is_one) and tf.make_ndarray(tensor).item() in (axis, axis - 3)
+        return node.op == "ReverseSequence" and node.attr["seq_dim"].i == axis
 
     def _behind(self, name: str) -> Iterator[Any]:
         """Yields what reads an output, with nothing between that changes it."""

@@ -53,7 +53,7 @@ _PARTS_OF_CELLS = re.compile(
     r"kernel|recurrent_kernel|bias|weights|biases|projection/kernel|w_[fio]_diag|[wb]_ru|[wb]_c"
     r"|(?:gates|candidate)/(?:kernel|bias|weights|biases)"
 )
-_PEEPHOLES = ("w_i_diag", "w_f_diag", "w_o_diag")
+PEEPHOLES = ("w_i_diag", "w_f_diag", "w_o_diag")
 _CELL_OF_KERAS = re.compile(r"cell|(lstm|gru|simple_rnn)_cell(_\d+)?")
 _DIRECTIONS = (re.compile(r"forward_.*|fw"), re.compile(r"backward_.*|bw"))
 _SAVED_CELL = re.compile(r"(.*cell)/vars/([012])")
@@ -71,6 +71,8 @@ class StoredNetwork(NamedTuple):
         forget_bias: what an LSTM adds to its forget gate's bias.
         unsaid: what the file leaves open; "" if nothing.
         refusal: why the ops cannot run it; "" if they can.
+        cell_clip: the bound of an LSTM's cell states; 0 for none.
+        go_backwards: whether it reads sequences from their ends.
     """
 
     kind: str
@@ -80,6 +82,8 @@ class StoredNetwork(NamedTuple):
     forget_bias: float = 0.0
     unsaid: str = ""
     refusal: str = ""
+    cell_clip: float = 0.0
+    go_backwards: bool = False
 
     @property
     def num_units(self) -> int:
@@ -127,6 +131,10 @@ class StoredNetwork(NamedTuple):
         if mode not in self._modes:
             raise ValueError(f"the arrays are those of {self.rnn_mode}, but rnn_mode is {mode!r}")
         parts = [self._pseudo_layer(cell, mode) for cell in self.cells]
+        if self.cell_clip:
+            options.setdefault("cell_clip", self.cell_clip)
+        if self.go_backwards:
+            options.setdefault("go_backwards", True)
         return network.make_layer(mode, parts, self.num_dirs, options)
 
     @property
@@ -159,7 +167,7 @@ class StoredNetwork(NamedTuple):
         bias, projection = arrays.get("bias"), arrays.get("projection/kernel")
         vectors = None
         if mode == constants.LSTM_PEEPHOLE:
-            vectors = np.stack([arrays[name] for name in _PEEPHOLES])
+            vectors = np.stack([arrays[name] for name in PEEPHOLES])
         if mode in (constants.CUDNN_LSTM, constants.LSTM_PEEPHOLE):
             # TensorFlow 1 has the gates in the order i, c, f, o.
             rows = reorder(rows, (0, 2, 1, 3))
@@ -214,8 +222,8 @@ def _of_cell(name: str, cell: dict[str, Array]) -> StoredNetwork | None:
         return stored._replace(unsaid=_unsaid(rnn_mode, "")) if is_whole else None
     if "kernel" not in cell or len(cell["kernel"].shape) != 2:
         return None
-    if any(part in cell for part in _PEEPHOLES):
-        if any(part not in cell for part in _PEEPHOLES):
+    if any(part in cell for part in PEEPHOLES):
+        if any(part not in cell for part in PEEPHOLES):
             return None
         rnn_mode = constants.LSTM_PEEPHOLE
         stored = stored._replace(rnn_mode=rnn_mode)

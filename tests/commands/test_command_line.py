@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -568,15 +569,23 @@ def test_bench(capsys, tmp_path):
     rows = [
         line for line in lines if " % " in line and line.startswith(("cudnn", "keras", "torch"))
     ]
-    assert len(rows) >= 2
+    assert len(rows) >= 3
     assert lines[len(rows)].endswith("divided by cudnn_rnn_tf's; above 1, cudnn_rnn_tf is faster")
     assert title == "gru, 2 x 4 bidirectional, input 4, batch 3, lengths 2 to 5 steps, float32"
     assert head.split() == ["inference,", "ms", "±", "x", "training,", "ms", "±", "x"]
-    assert rows[0].split()[0] == "cudnn_rnn_tf" and rows[1].split()[0] == "keras"
+    names = [re.split("  +", row)[0] for row in rows]
+    assert names[:3] == ["cudnn_rnn_tf", "keras", "keras, compiled"]
     assert err.count("measuring ") == len(rows)
     assert "<svg" in picture.read_text()
     status, _, err = run(capsys, "bench", *options, "--shortest=9")
     assert status == 1 and "shortest" in err
+
+
+class Refused(keras.layers.Layer):
+    """A layer that XLA does not compile."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return tf.strings.to_number(tf.strings.as_string(inputs))
 
 
 def test_bench_of_a_model(capsys, tmp_path):
@@ -593,9 +602,14 @@ def test_bench_of_a_model(capsys, tmp_path):
     assert inputs[1].shape == (50, 4)
     status, out, err = run(capsys, "bench", file, "--batch=2", "--steps=3", "--seconds=0.01")
     assert status == 0 and "measuring on CPU:0 (1 of 1), about 0 s left" in err
-    title, _, device, _, fast, stock, *_ = out.splitlines()
+    title, _, device, _, *rows = out.splitlines()[:7]
     assert (title, device) == (f"{file}, batch 2, 3 steps", "CPU:0")
-    assert (fast.split()[0], stock.split()[0]) == ("accelerated", "stock")
+    names = ["accelerated", "stock", "stock, compiled"]
+    assert [re.split("  +", row)[0] for row in rows] == names and " %" in rows[2]
+    refused = keras.Sequential([keras.Input((4,)), Refused()])
+    ((_, rows),) = bench.bench_model(lambda: refused, 2, 3, 0.01)
+    assert [row.library for row in rows] == names and rows[2].training is None
+    assert rows[1].training and "AsString" in rows[2].problem
     status, _, err = run(capsys, "bench", file, "--num-units=3")
     assert status == 1 and "--num-units is for a network of its own" in err
     with pytest.raises(ValueError, match=r"shape \(None, 3, None\)"):

@@ -209,24 +209,6 @@ def test_what_arguments_are_checked_by():
     assert cudnn_rnn_ops._get_num_params("gru", 2, "bidirectional") == 24
 
 
-def test_cells_in_object_based_checkpoints(tmp_path):
-    for make_cell in (
-        lambda: cudnn_rnn.CudnnCompatibleLSTMCell(3),
-        lambda: cudnn_rnn.CudnnCompatibleGRUCell(3),
-        lambda: cudnn_rnn.MultiRNNCell([cudnn_rnn.CudnnCompatibleLSTMCell(3)] * 1),
-    ):
-        source, target = make_cell(), make_cell()
-        inputs, state = tf.constant(INPUTS[0]), source.zero_state(2, tf.float64)
-        with v1.variable_scope(f"scope{len(list(tmp_path.iterdir()))}"):
-            expected, _ = source(inputs, state)
-        path = tf.train.Checkpoint(cell=source).write(str(tmp_path / "cell"))
-        # The checkpoint is read once before the cell has variables, and once after.
-        status = tf.train.Checkpoint(cell=target).read(path)
-        with v1.variable_scope("target"):
-            np.testing.assert_array_equal(target(inputs, state)[0], expected)
-        status.assert_consumed()
-
-
 @pytest.mark.parametrize("rnn_mode", ["lstm", "rnn_tanh", "rnn_relu"])
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_checkpoints_move_between_cells_and_layers(rnn_mode, num_layers, tmp_path):

@@ -375,34 +375,3 @@ def test_names_of_ops(mode):
         "size": "Cast",  # This makes the size an int32.
         "split": "CudnnRnnTf>ParamsToCanonical",
     }
-
-
-@pytest.mark.parametrize("use_resource", [False, True], ids=["ref_variable", "resource_variable"])
-@with_modes
-def test_tensorflow_1_training_loop(mode, use_resource):
-    """As in programs for contrib, the size is a tensor and the variable's shape is unknown."""
-    rng = np.random.default_rng(1)
-    inputs = rng.standard_normal((MAX_TIME, 8, 2)).astype(np.float32)
-    targets = np.tanh(np.cumsum(inputs, axis=0))
-    with tf.Graph().as_default(), v1.Session() as session:
-        v1.set_random_seed(0)
-        model = MODELS[mode](1, 8, 2)
-        params = v1.Variable(
-            tf.random.uniform([model.params_size()], -0.3, 0.3),
-            validate_shape=False,
-            use_resource=use_resource,
-        )
-        states = [tf.zeros([1, 8, 8])] * (2 if mode == "lstm" else 1)
-        outputs, *_ = model(tf.constant(inputs), *states, params, is_training=True)
-        readout = v1.Variable(tf.random.normal([8, 2], stddev=0.3), use_resource=use_resource)
-        predictions = tf.tensordot(outputs, readout, 1)
-        loss = tf.reduce_mean((predictions - targets) ** 2)
-        train = v1.train.AdamOptimizer(0.02).minimize(loss)
-        # Variables are initialized one by one, since Adam makes its slots for a variable of unknown
-        # shape from the variable's value.
-        for variable in v1.global_variables():
-            session.run(variable.initializer)
-        first = session.run(loss)
-        for _ in range(100):
-            session.run(train)
-        assert session.run(loss) < 0.3 * first

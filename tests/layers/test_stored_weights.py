@@ -215,7 +215,17 @@ def test_frozen_graphs(tmp_path):
         stack = rnn.MultiRNNCell([rnn.BasicLSTMCell(3, forget_bias=0.5) for _ in range(2)])
         sides = [rnn.LSTMCell(3, forget_bias=0.0) for _ in range(2)]
         relu = rnn.BasicLSTMCell(3, activation=tf.nn.relu)
-        clipped = rnn.LSTMCell(3, cell_clip=1.0)
+        clipped = rnn.LSTMCell(3, cell_clip=0.2, use_peepholes=True, forget_bias=0.5)
+        bound = rnn.LSTMCell(3, num_proj=2, cell_clip=0.5, proj_clip=0.2)
+
+        def run(scope: str, cell: Any, inputs: tf.Tensor = x) -> tf.Tensor:
+            return v1.nn.dynamic_rnn(cell, inputs, dtype="float32", scope=scope)[0]
+
+        lengths, turned = [5, 5], tf.reverse(x, [1])
+        start = run("start", rnn.LSTMCell(3, num_proj=2, cell_clip=0.2))
+        back = tf.reverse_sequence(x, lengths, seq_axis=1, batch_axis=0)
+        end = run("end", rnn.LSTMCell(3, num_proj=2, cell_clip=0.2), back)
+        end = tf.reverse_sequence(end, lengths, seq_axis=1, batch_axis=0)
         results = {
             "rnn/multi_rnn_cell": v1.nn.dynamic_rnn(stack, x, dtype="float32")[0],
             "bidirectional_rnn": tf.concat(
@@ -227,8 +237,13 @@ def test_frozen_graphs(tmp_path):
                 )[0],
                 axis=1,
             ),
-            "odd": v1.nn.dynamic_rnn(relu, x, dtype="float32", scope="odd")[0],
-            "clipped": v1.nn.dynamic_rnn(clipped, x, dtype="float32", scope="clipped")[0],
+            "odd": run("odd", relu),
+            "clipped": run("clipped", clipped),
+            "bound": run("bound", bound),
+            "start+end": tf.concat([start, end], -1),
+            "plain": run("plain", rnn.GRUCell(3)),
+            "turned": run("turned", rnn.GRUCell(3), turned),
+            "same": run("same/fw", rnn.GRUCell(2)) + run("same/bw", rnn.GRUCell(2)),
         }
         results = {name: tf.identity(each) for name, each in results.items()}
         session.run(v1.global_variables_initializer())
@@ -239,16 +254,21 @@ def test_frozen_graphs(tmp_path):
     path = tmp_path / "model.pb"
     path.write_bytes(frozen.SerializeToString())
     found = {each.name: each for each in file_inspection.inspect_file(path)}
-    assert len(found) == 5 and found["rnn/multi_rnn_cell"].num_layers == 2
+    assert found.keys() == expected.keys() and found["rnn/multi_rnn_cell"].num_layers == 2
+    refusals = {
+        "odd": "do not say the activations",
+        "bound": "cells clip",
+        "same": "its loops read in other directions than its names say",
+    }
     assert found["bidirectional_rnn"].direction == "bidirectional"
     for name, network in found.items():
         target = tmp_path / "m.keras"
-        if name.startswith(("odd", "clipped")):
-            reason = "do not say the activations" if name.startswith("odd") else "cells clip"
-            assert reason in network.convert
+        if name in refusals:
+            assert refusals[name] in network.convert
             continue
-        assert network.convert == "yes", name
-        convert.convert_file(path, target, name=name, force=True)
+        mode = "gru_reset_before" if name in ("plain", "turned") else None
+        assert mode or network.convert == "yes", name
+        convert.convert_file(path, target, name=name, rnn_mode=mode, force=True)
         received = keras.saving.load_model(target)(inputs)
         np.testing.assert_allclose(received, expected[name], atol=1e-6)
     path.write_bytes(b"no graph")
