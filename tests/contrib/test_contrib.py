@@ -13,7 +13,6 @@ from contrib_layers import (
     ALL_MODES,
     DIRECTIONS,
     INPUTS,
-    OPTIMIZERS,
     assert_close,
     in_graph,
     make,
@@ -82,47 +81,6 @@ def test_runs_eagerly(rnn_mode, time_major):
     kernel = layer.kernel.numpy()
     assert_close(values, expected_of(layer, kernel, inputs, states, [5, 2], time_major))
     assert v1.get_collection(v1.GraphKeys.SAVEABLE_OBJECTS) == []
-
-
-def test_gradients_in_a_function():
-    layer = make("gru")
-
-    @tf.function
-    def gradient(inputs):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(layer(inputs)[0] ** 2)
-        return tape.gradient(loss, layer.trainable_variables)
-
-    (first,) = gradient(INPUTS)
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(layer(INPUTS)[0] ** 2)
-    np.testing.assert_allclose(first, tape.gradient(loss, layer.kernel), rtol=1e-12)
-
-
-def test_dropout_only_in_training():
-    layer = make("lstm", dropout=0.5, seed=3)
-    inference = [layer(INPUTS, training=False)[0] for _ in range(2)]
-    np.testing.assert_array_equal(*inference)
-    assert not np.allclose(layer(INPUTS, training=True)[0], inference[0])
-
-
-@pytest.mark.parametrize("use_resource", [False, True])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_train_it(name, use_resource):
-    def program(session):
-        v1.set_random_seed(0)
-        with v1.variable_scope("net", use_resource=use_resource):
-            outputs, _ = make("lstm")(INPUTS)
-        loss = tf.reduce_mean((outputs - 0.1) ** 2)
-        step = OPTIMIZERS[name]().minimize(loss)
-        session.run(v1.global_variables_initializer())
-        first = session.run(loss)
-        for _ in range(60):
-            session.run(step)
-        return first, session.run(loss)
-
-    first, last = in_graph(program)
-    assert last < 0.7 * first
 
 
 # Variables and scopes.

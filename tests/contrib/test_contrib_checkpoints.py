@@ -350,30 +350,6 @@ def test_keras_optimizers_slots(tmp_path):
         np.testing.assert_array_equal(variable, expected)
 
 
-def test_monitored_session(tmp_path):
-    def train():
-        with tf.Graph().as_default():
-            outputs, _ = make("lstm")(INPUTS)
-            step = v1.train.get_or_create_global_step()
-            train_op = v1.train.AdamOptimizer().minimize(tf.reduce_sum(outputs**2), step)
-            with v1.train.MonitoredTrainingSession(
-                checkpoint_dir=str(tmp_path),
-                save_checkpoint_steps=2,
-                save_summaries_steps=None,
-                save_summaries_secs=None,
-                log_step_count_steps=None,
-            ) as session:
-                for _ in range(2):
-                    session.run(train_op)
-                return session.run(step)
-
-    assert [train(), train()] == [2, 4]
-    assert (
-        "cudnn_lstm/rnn/multi_rnn_cell/cell_1/cudnn_compatible_lstm_cell/bias"
-        in saveables.contents(tf.train.latest_checkpoint(tmp_path))
-    )
-
-
 # Restoring into the Keras layers.
 
 

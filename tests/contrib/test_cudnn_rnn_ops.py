@@ -330,33 +330,6 @@ def test_dropout_in_functions_and_graphs():
 
 
 @with_modes
-def test_function_with_unknown_shapes(mode):
-    config = RnnConfig(mode, 2, 4, 3, direction="bidirectional")
-    inputs, states, params = draw(config)
-    model = make_model(config)
-    signature = [
-        tf.TensorSpec([None, None, 3], tf.float64),
-        *[tf.TensorSpec([4, None, 4], tf.float64)] * len(states),
-        tf.TensorSpec([None], tf.float64),
-        tf.TensorSpec([None], tf.int32),
-    ]
-
-    @tf.function(input_signature=signature, autograph=False)
-    def run(inputs, *rest):
-        *states, params, lengths = rest
-        results = model(inputs, *states, params, sequence_lengths=lengths)
-        assert results[0].shape.as_list() == [None, None, 8]
-        by_function = FUNCTIONS[mode](
-            inputs, *states, params, True, sequence_lengths=lengths, direction="bidirectional"
-        )
-        return results, by_function
-
-    expected = model(inputs, *states, params, sequence_lengths=LENGTHS)
-    for results in run(inputs, *states, params, LENGTHS):
-        assert_same_bits(results, expected)
-
-
-@with_modes
 def test_names_of_ops(mode):
     config = RnnConfig(mode, 1, 4, 3)
     network, _ = parameter_arguments(config)

@@ -273,34 +273,6 @@ def test_scope(tmp_path):
     assert_scope("outer/inner/", in_graph(BI_LSTM, params, save_in_variable_scope))
 
 
-def test_saver_finds_saveables_in_their_collection(tmp_path):
-    config = BI_LSTM
-    expected = draw_params(config)
-
-    def make_saver(saveable):
-        v1.add_to_collection(v1.GraphKeys.SAVEABLE_OBJECTS, saveable)
-        # Contrib's layers do this, too: a buffer that is saved in both ways would be restored in
-        # both ways.
-        v1.get_default_graph().clear_collection(v1.GraphKeys.GLOBAL_VARIABLES)
-        other = v1.get_variable("other", initializer=1.0)
-        return other, v1.train.Saver()
-
-    def use(session, _, saveable):
-        other, saver = make_saver(saveable)
-        session.run(other.initializer)
-        return saver.save(session, str(tmp_path / "model"))
-
-    def use_again(session, params, saveable):
-        _, saver = make_saver(saveable)
-        saver.restore(session, checkpoint)
-        return session.run(run_model(config, params))
-
-    checkpoint = in_graph(config, expected, use)
-    assert contents(checkpoint).keys() == {"other", *contrib_tensors(config, expected)}
-    outputs = in_graph(config, draw_params(config, seed=1), use_again)
-    np.testing.assert_allclose(outputs, run_model(config, expected), **TOLERANCE)
-
-
 def test_saves_the_values_of_the_moment(tmp_path):
     """Values are those when it is saved, not when the saveable was made, eagerly and in graphs."""
     config = CONFIGS[0]
@@ -385,27 +357,6 @@ def test_object_based_checkpoint(config, tmp_path):
 
     variable, target = make_checkpoint(config, draw_params(config, seed=1))
     target.read(path).assert_consumed()
-    np.testing.assert_array_equal(variable.numpy(), params)
-
-
-def test_object_based_checkpoint_in_a_graph(tmp_path):
-    params = draw_params(BI_LSTM)
-
-    def save_objects(session, _, saveable):
-        checkpoint = v1.train.Checkpoint(rnn=saveable)
-        return checkpoint.save(str(tmp_path / "objects"), session=session)
-
-    def restore_objects(session, variable, saveable):
-        status = v1.train.Checkpoint(rnn=saveable).restore(path)
-        status.assert_existing_objects_matched().run_restore_ops(session)
-        return session.run(variable)
-
-    path = in_graph(BI_LSTM, params, save_objects)
-    restored = in_graph(BI_LSTM, draw_params(BI_LSTM, seed=1), restore_objects)
-    np.testing.assert_array_equal(restored, params)
-    # The format is the same as eagerly.
-    variable, target = make_checkpoint(BI_LSTM, draw_params(BI_LSTM, seed=1))
-    target.read(path).assert_existing_objects_matched()
     np.testing.assert_array_equal(variable.numpy(), params)
 
 

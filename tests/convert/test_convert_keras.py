@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from layer_reference import LAYERS, make, normal, randomize
 
 import cudnn_rnn_tf as crnn
@@ -112,19 +111,6 @@ def test_bias_modes(rnn_mode, bias_mode):
     if bias_mode == "single_input":
         double = convert.from_keras(layers, bias_mode="double")
         np.testing.assert_allclose(double(inputs), layer(inputs), rtol=0, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
-def test_masks(rnn_mode):
-    """Past a sequence's end both return zeros, so that layers above see the same."""
-    layer = randomize(make(rnn_mode, 2, 3, dtype="float64"), (None, None, 4))
-    inputs, mask = normal(3, 5, 4, dtype="float64"), tf.sequence_mask([5, 2, 1], 5)
-    layers = convert.to_keras(layer)
-    for stock_layer in layers:
-        # With cuDNN in float64, Keras returned uninitialized memory there.
-        stock_layer.use_cudnn = False
-    outputs = run_stack(layers, inputs, mask=mask)
-    np.testing.assert_allclose(outputs, layer(inputs, mask=mask), rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

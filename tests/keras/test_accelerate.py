@@ -293,42 +293,6 @@ def test_dropout_in_a_stack_is_what_dropout_between_its_layers_would_be(tmp_path
     assert not np.allclose(loaded(inputs, training=True), loaded(inputs))
 
 
-def test_files_of_stacks(tmp_path):
-    model, inputs = branched()
-    fast = crnn.accelerate(model)
-    expected = fast(inputs)
-    fast.save(tmp_path / "fast.keras")
-    loaded = keras.saving.load_model(tmp_path / "fast.keras")
-    np.testing.assert_array_equal(loaded(inputs), expected)
-    # Accelerating a fused model once more changes nothing.
-    again = crnn.accelerate(loaded)
-    np.testing.assert_array_equal(again(inputs), expected)
-
-
-@pytest.mark.parametrize("return_sequences", [True, False])
-@pytest.mark.parametrize("wrap", [lambda layer, **_: layer, drop_ins.Bidirectional])
-def test_a_stack_computes_what_its_layers_do(wrap, return_sequences):
-    """The results agree with any mask, and in a half type."""
-    mask = np.random.default_rng(1).random((5, 6)) > 0.3
-    mask[0], mask[1, 3:] = False, False
-    for dtype, tolerance in (("float64", 1e-12), ("mixed_float16", 1e-2)):
-        makers = [layers.LSTM(4, return_sequences=True, dtype=dtype) for _ in range(2)]
-        makers.append(layers.LSTM(4, return_sequences=return_sequences, dtype=dtype))
-        fused = [
-            wrap(drop_ins.LSTM.from_config(layer.get_config()), dtype=layer.dtype_policy)
-            for layer in makers
-        ]
-        stack = drop_ins.Stack(fused)
-        inputs = draw(5, 6, 3).astype("float64")
-        received = stack(inputs, mask=mask)
-        expected = keras.ops.convert_to_tensor(inputs)
-        for layer in fused:
-            expected = layer(expected, mask=mask)
-        assert stack.compute_output_shape(inputs.shape) == received.shape
-        assert received.dtype == expected.dtype
-        np.testing.assert_allclose(received, expected, rtol=0, atol=tolerance)
-
-
 def test_what_is_no_stack():
     lstm, gru, rnn = drop_ins.LSTM, drop_ins.GRU, drop_ins.SimpleRNN
 

@@ -48,18 +48,6 @@ def test_agrees_with_stock_layers(rnn_mode, merge_mode, return_sequences, masked
     assert_same(fused(inputs, **arguments), stock(inputs, **arguments))
 
 
-@pytest.mark.parametrize("rnn_mode", MODES)
-def test_mask_of_an_embedding(rnn_mode):
-    """Keras itself passes on the mask, eagerly and in a functional model."""
-    fused, stock = wrapped(rnn_mode, return_sequences=True)
-    ids = tf.where(MASK, 1 + np.arange(20).reshape(4, 5) % 7, 0)
-    embedding = keras.layers.Embedding(8, 4, mask_zero=True)
-    assert_same(fused(embedding(ids)), stock(embedding(ids)))
-    inputs = keras.Input((5,), dtype="int32")
-    model = keras.Model(inputs, [fused(embedding(inputs)), stock(embedding(inputs))])
-    assert_same(*model(ids))
-
-
 def test_mask_of_a_backward_layer_is_that_of_its_outputs():
     layer = randomize(make("gru", go_backwards=True), (None, None, 4))
     mask = layer.compute_mask(None, tf.constant(MASK))

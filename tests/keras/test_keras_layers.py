@@ -13,7 +13,7 @@ import pytest
 import random_configs
 import reference
 import tensorflow as tf
-from random_layers import check_equal, draw_mask, draw_options, run, without_cudnn
+from random_layers import check_equal, draw_mask, draw_options, run
 
 from cudnn_rnn_tf import keras as drop_ins
 from cudnn_rnn_tf import ops
@@ -194,17 +194,6 @@ def test_recurrent_dropout_is_drawn_anew_and_repeats_with_the_seed(class_name):
     assert len({result.tobytes() for result in first}) == 3
 
 
-@pytest.mark.parametrize("class_name", CLASSES)
-def test_recurrent_dropout_does_nothing_out_of_training(class_name, fused_calls):
-    inputs = normal(3, 5, 4)
-    stock = getattr(keras.layers, class_name)(6, recurrent_dropout=0.5)
-    layer = getattr(drop_ins, class_name)(6, recurrent_dropout=0.5)
-    share_weights(stock, layer, inputs.shape)
-    check_equal(run(layer, inputs, False), run(stock, inputs, False))
-    assert len(fused_calls) == 1
-    assert layer.runs_fused.reason(training=False) == ""
-
-
 @pytest.mark.parametrize("class_name", ["LSTM", "GRU"])
 def test_a_rate_of_one_is_none_of_gated_cells(class_name, fused_calls):
     inputs = normal(3, 5, 4)
@@ -322,55 +311,6 @@ def test_inputs_of_another_type_than_the_layer_run_as_keras_runs_them(fused_call
     layer.set_weights(stock.get_weights())
     np.testing.assert_allclose(layer(integers), stock(integers), atol=1e-6)
     assert not fused_calls
-
-
-@pytest.mark.parametrize(
-    ("class_name", "bidirectional"),
-    [
-        pytest.param(
-            name, both, marks=[] if (name, both) == ("LSTM", False) else [pytest.mark.slow]
-        )
-        for name in CLASSES
-        for both in (False, True)
-    ],
-)
-def test_training_a_stateful_masked_model(class_name, bidirectional):
-    """Three steps of Adam with dropout give the same weights as in Keras."""
-    random = np.random.default_rng(1)
-    tokens = random.integers(0, 5, (12, 7))
-    targets = random.standard_normal((12, 7, 4)).astype("float32")
-
-    def train(module: Any) -> list[np.ndarray]:
-        keras.utils.set_random_seed(3)
-
-        def recurrent(**options: Any) -> Any:
-            layer = getattr(module, class_name)(
-                4, return_sequences=True, stateful=True, dropout=0.2, seed=5, **options
-            )
-            if module is keras.layers:
-                without_cudnn(layer)
-            return module.Bidirectional(layer) if bidirectional else layer
-
-        model = keras.Sequential(
-            [
-                keras.Input(batch_shape=(4, 7)),
-                keras.layers.Embedding(5, 3, mask_zero=True),
-                recurrent(),
-                recurrent(kernel_regularizer="l2", recurrent_constraint="max_norm"),
-                keras.layers.Dense(4),
-            ]
-        )
-        # Keras's own model computes the same eagerly, which is quicker than making its graph.
-        options = {"jit_compile": False, "run_eagerly": module is keras.layers}
-        model.compile(keras.optimizers.Adam(0.01), "mse", **options)
-        model.fit(tokens, targets, batch_size=4, epochs=2, shuffle=False, verbose=0)
-        results = [*model.get_weights(), model.predict(tokens, batch_size=4, verbose=0)]
-        model.layers[1].reset_state()
-        return [*results, model.predict(tokens, batch_size=4, verbose=0)]
-
-    for received, expected in zip(train(drop_ins), train(keras.layers), strict=True):
-        # Errors grow, since Adam divides by small gradients and several steps follow each other.
-        np.testing.assert_allclose(received, expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("class_name", [*CLASSES, "Bidirectional", "Stack"])

@@ -103,15 +103,6 @@ def test_lengths_are_a_models_input(make, tmp_path):
     model.fit(data, np.ones((4, 1)), verbose=0)
 
 
-def test_stacks_take_lengths():
-    layers = [drop_ins.LSTM(4, return_sequences=True), drop_ins.LSTM(4)]
-    inputs = np.random.default_rng(0).normal(size=(4, 5, 3)).astype("float32")
-    mask = tf.constant(mask_of(LENGTHS, 5))
-    stack = drop_ins.Stack(layers)
-    expected = stack(inputs, mask)
-    np.testing.assert_array_equal(stack(inputs, sequence_lengths=LENGTHS), expected)
-
-
 @pytest.mark.parametrize("class_name", [*CLASSES, "Bidirectional"])
 def test_wrong_lengths(class_name):
     wraps = class_name == "Bidirectional"

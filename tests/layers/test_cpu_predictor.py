@@ -366,15 +366,6 @@ def test_arrays_that_are_unaligned_or_of_another_byte_order():
     assert_same_bits(results[0], results[2])
 
 
-def test_says_what_it_is():
-    layer = layer_reference.make("gru", 2, 5)
-    layer.build((None, None, 4))
-    predictor = crnn.CpuPredictor(layer, num_threads=3)
-    assert predictor.num_threads == 3
-    assert repr(predictor).startswith("CpuPredictor(gru, num_layers=2, num_units=5, input_size=")
-    assert "dtype=float32, num_threads=3)" in repr(predictor)
-
-
 @pytest.mark.parametrize("processors, expected", [(6, 6), (1536, 1024)])
 def test_has_a_thread_for_each_processor(monkeypatch, processors, expected):
     layer = layer_reference.make("gru", 1, 4)

@@ -6,8 +6,6 @@ import gc
 import multiprocessing
 import os
 import pathlib
-import shutil
-import subprocess
 import threading
 import time
 
@@ -143,28 +141,6 @@ time.sleep(0.05)
 """
     for _ in range(3):
         run_program(program)
-
-
-@pytest.mark.slow
-def test_workspaces_are_no_more_than_calls_at_once(tmp_path):
-    """This also holds if threads collide at the list of workspaces, which they do not wait for."""
-    executable = tmp_path / "predictor_in_many_threads"
-    if not shutil.which("g++"):
-        pytest.skip("there is no g++ to compile the program with")
-    kernels = ROOT / "kernels" / "cpu"
-    flags = ["-std=c++17", "-O2", "-pthread", f"-I{ROOT}"]
-    flags += ["-DCRNN_SIMD_NAME=baseline", "-DCRNN_SIMD_BYTES=16"]
-    program = ROOT / "tests" / "programs" / "predictor_in_many_threads.cc"
-    sources = [
-        program,
-        *(ROOT / "kernels" / name for name in ("param_layout.cc", "rnn_backend.cc", "rnn_spec.cc")),
-        # AMX has its own table, and this program has only that of the baseline.
-        *sorted(set(kernels.glob("*.cc")) - {kernels / "amx_kernels.cc"}),
-    ]
-    subprocess.run(["g++", *flags, *sources, "-o", executable], check=True)
-    completed = subprocess.run([executable, "8", "4000"], capture_output=True, text=True)
-    assert completed.returncode == 0, completed.stdout
-    assert "32000 calls from 8 threads" in completed.stdout
 
 
 def test_goes_to_other_processes():

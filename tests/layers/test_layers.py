@@ -9,6 +9,7 @@ import keras
 import layer_reference
 import numpy as np
 import pytest
+import reference
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal, randomize
 from random_layers import swapped
@@ -163,6 +164,28 @@ def test_mask_without_rows():
     assert make("gru")(normal(0, 4, 2), mask=np.zeros((0, 4), bool)).shape == (0, 4, 3)
 
 
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.parametrize("go_backwards", [False, True])
+def test_lengths_become_a_mask_downstream(time_major, go_backwards):
+    """Layers and losses downstream get a mask for the lengths without asking for it."""
+    inputs, lengths = normal(3, 5, 4), np.array([5, 0, 3])
+    valid = np.arange(5) < lengths[:, np.newaxis]
+    if time_major:
+        inputs, valid = inputs.swapaxes(0, 1), valid.T
+    options = {"time_major": time_major, "go_backwards": go_backwards}
+    layer = make("lstm", **options, return_state=True)
+    run = tf.function(lambda: layer(inputs, sequence_lengths=lengths)[0]._keras_mask)
+    for mask in (layer(inputs, sequence_lengths=lengths)[0]._keras_mask, run()):
+        np.testing.assert_array_equal(mask, valid)
+    assert not hasattr(layer(inputs)[0], "_keras_mask")
+    # A layer above may get the same lengths as well, but not others.
+    outputs = make("gru", **options)(inputs, sequence_lengths=lengths)
+    above = make("gru", time_major=time_major)
+    np.testing.assert_array_equal(above(outputs), above(outputs, sequence_lengths=lengths))
+    with pytest.raises(ValueError, match="both sequence_lengths and a mask"):
+        above(outputs, sequence_lengths=lengths, mask=valid)
+
+
 @pytest.mark.parametrize("return_sequences", [True, False])
 @pytest.mark.parametrize("return_state", [True, False])
 def test_mask_is_passed_on(return_sequences, return_state):
@@ -313,3 +336,30 @@ def test_numpy_arrays_without_call_of_keras(make_layer, dtype):
     np.testing.assert_allclose(layer.stateless_call(*variables, inputs)[0], expected, **tolerance)
     expected = layer(tf.constant(inputs, tf.float32), mask=tf.constant(mask))
     np.testing.assert_allclose(layer.call(inputs, mask=mask), expected, **tolerance)
+
+
+@all_modes
+def test_layer_in_a_graph_with_a_session(rnn_mode):
+    inputs, d_outputs = normal(2, 5, 4), normal(2, 5, 3, seed=2)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        placeholder = tf.compat.v1.placeholder(tf.float32, (None, None, 4))
+        # With zero biases, units of a layer without input would be on the ReLU's kink.
+        bias_initializer = keras.initializers.RandomNormal(seed=1)
+        layer = make(rnn_mode, 2, 3, bias_initializer=bias_initializer)
+        outputs = layer(placeholder)
+        variable = layer.kernel.value
+        gradient = tf.gradients(outputs, variable, tf.constant(d_outputs))[0]
+        step = tf.compat.v1.assign_sub(variable, gradient)
+        session.run(tf.compat.v1.global_variables_initializer())
+        params, values, gradients = session.run(
+            [variable, outputs, gradient], {placeholder: inputs}
+        )
+        session.run(step, {placeholder: inputs})
+        np.testing.assert_allclose(session.run(variable), params - gradients, **TOLERANCE)
+    eager = make(rnn_mode, 2, 3)
+    eager.build((None, None, 4))
+    eager.kernel.assign(params)
+    run = layer_reference.forward(eager, inputs)
+    np.testing.assert_allclose(values, run.outputs, **TOLERANCE)
+    expected = reference.backward(run, d_outputs, [np.zeros_like(state) for state in run.states])
+    np.testing.assert_allclose(gradients, expected.params, **TOLERANCE)

@@ -317,16 +317,6 @@ def test_stateful_with_another_batch(call):
 SHORT_BATCH = "expected inputs of batch size 2, .* received 1; .*drop_remainder=True"
 
 
-@pytest.mark.parametrize("time_major", [False, True])
-def test_stateful_with_another_batch_when_run(time_major):
-    layer = make("lstm", stateful=True, time_major=time_major)
-    inputs = np.swapaxes(INPUTS, 0, 1) if time_major else INPUTS
-    layer(inputs)
-    run = tf.function(layer, input_signature=[tf.TensorSpec((None, None, 5))])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=SHORT_BATCH):
-        run(inputs[:, :1] if time_major else inputs[:1])
-
-
 @pytest.mark.parametrize(
     "method, return_sequences", [("fit", True), ("evaluate", False), ("predict", False)]
 )

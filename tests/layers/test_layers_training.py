@@ -96,31 +96,7 @@ def test_fit_learns(rnn_mode, dtype, run_eagerly):
     assert layer.kernel.dtype == ("float64" if dtype == "float64" else "float32")
 
 
-def test_global_dtype_policy():
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
-        layer = make("lstm")
-    finally:
-        keras.config.set_dtype_policy("float32")
-    assert layer(normal(2, 3, 4)).dtype == tf.float16
-    gradients = gradient(layer, normal(2, 3, 4), normal(2, 3, 3, dtype="float16"))
-    assert gradients.dtype == tf.float32
-
-
 # Gradients.
-
-
-@all_modes
-def test_gradients_in_inference(rnn_mode):
-    """Without training, the gradients are those of the network without dropout."""
-    inputs, d_outputs = normal(2, 5, 4), normal(2, 5, 3, seed=2)
-    layer = randomize(make(rnn_mode, 2, 3, dropout=0.5), inputs.shape)
-    plain = randomize(make(rnn_mode, 2, 3), inputs.shape)
-    inference = gradient(layer, inputs, d_outputs, training=False)
-    np.testing.assert_array_equal(inference, gradient(plain, inputs, d_outputs, training=True))
-    np.testing.assert_allclose(
-        inference, expected_gradients(layer, inputs, d_outputs).params, **TOLERANCE
-    )
 
 
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
@@ -147,21 +123,6 @@ def test_one_layer_twice_in_a_model(graph):
         expected_gradients(layer, whole, padded).params,
         **TOLERANCE,
     )
-
-
-def test_gradient_accumulation():
-    inputs, targets = normal(4, 5, 3), normal(4, 5, 3, seed=2)
-    results = []
-    for steps, batches in ((None, [slice(0, 4)]), (2, [slice(0, 2), slice(2, 4)])):
-        layer = make("gru")
-        model = keras.Sequential([keras.Input((5, 3)), layer])
-        optimizer = keras.optimizers.SGD(RATE, gradient_accumulation_steps=steps)
-        model.compile(optimizer, "mse")
-        randomize(layer, inputs.shape)
-        for batch in batches:
-            model.train_on_batch(inputs[batch], targets[batch])
-        results.append(layer.kernel.numpy())
-    np.testing.assert_allclose(*results, **TOLERANCE)
 
 
 def test_frozen_layer():
@@ -226,24 +187,3 @@ def test_inference_draws_nothing():
     layer.seed_generator.state.assign([1, 0])
     layer(tf.ones([2, 8, 4]))
     np.testing.assert_array_equal(draws(layer), expected)
-
-
-@pytest.mark.parametrize("how", ["checkpoint", "keras", "weights"])
-def test_restored_model_continues_the_sequence(tmp_path, how):
-    def new():
-        return keras.Sequential([keras.Input((8, 4)), make("gru", 2, 8, dropout=0.5, name="net")])
-
-    model = new()
-    draws(model)
-    if how == "checkpoint":
-        path = tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoint"))
-        restored = new()
-        tf.train.Checkpoint(model=restored).restore(path).assert_consumed()
-    elif how == "keras":
-        model.save(tmp_path / "model.keras")
-        restored = keras.saving.load_model(tmp_path / "model.keras")
-    else:
-        model.save_weights(tmp_path / "model.weights.h5")
-        restored = new()
-        restored.load_weights(tmp_path / "model.weights.h5")
-    np.testing.assert_array_equal(draws(restored), draws(model))

@@ -235,17 +235,6 @@ def test_custom_initializers():
     assert all(np.all(bias == 0.25) for bias in biases)
 
 
-def test_initializer_sees_each_matrix_as_keras_would():
-    """The initializer gets shapes [in, out], so that its fan_in is the input size."""
-    initializer = keras.initializers.VarianceScaling(1.0, "fan_in", "untruncated_normal", seed=1)
-    layer = make("rnn_tanh", 1, 400, kernel_initializer=initializer)
-    layer.build((None, None, 4))
-    kernels, recurrent, _ = canonical(layer)
-    # The standard deviations of 1600 and 160000 numbers are exact to about 2 and 0.2 per cent.
-    np.testing.assert_allclose(kernels[0].std(), 4**-0.5, rtol=0.1)
-    np.testing.assert_allclose(recurrent[0].std(), 400**-0.5, rtol=0.01)
-
-
 # Regularizers.
 
 
@@ -267,15 +256,6 @@ def test_regularizers_of_a_stack(rnn_mode):
     )
     assert len(layer.losses) == 1
     np.testing.assert_allclose(layer.losses[0], expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("argument", ["kernel", "recurrent", "bias"])
-def test_regularizers_act_alone(argument):
-    layer = randomize(make("gru", **{f"{argument}_regularizer": "l1"}), SHAPE)
-    parts = canonical(layer)[("kernel", "recurrent", "bias").index(argument)]
-    expected = 0.01 * sum(np.abs(part).sum() for part in parts)
-    np.testing.assert_allclose(layer.losses[0], expected, rtol=1e-5)
-    assert make("gru").losses == []
 
 
 @pytest.mark.parametrize("rnn_mode", MODES)

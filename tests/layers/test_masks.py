@@ -74,16 +74,6 @@ def test_shapes_that_only_a_running_graph_knows(make_layer, shape):
         run(normal(3, 4, 5), np.ones(shape, bool))
 
 
-def test_masks_of_each_feature_are_refused_inside_a_model():
-    """TimeDistributed hands on the mask [B, T, n] of its inputs, which is not one of steps."""
-    tokens = keras.Input((3, 4), dtype="int32")
-    embedded = keras.layers.Embedding(5, 3, mask_zero=True)(tokens)
-    inner = keras.layers.TimeDistributed(crnn.keras.LSTM(4))(embedded)
-    model = keras.Model(tokens, crnn.keras.LSTM(4)(inner))
-    with pytest.raises(ValueError, match="expected the mask of layer"):
-        model(np.ones((2, 3, 4), "int32"))
-
-
 # The ops.
 
 

@@ -180,21 +180,6 @@ def test_checkpoint_holds_canonical_tensors(tmp_path, rnn_mode, options):
     np.testing.assert_array_equal(fresh.kernel.numpy(), layer.kernel.numpy())
 
 
-def test_checkpoint_with_optimizer(tmp_path):
-    """Only the optimizer's moments are as long as the buffer; the buffer itself is not stored."""
-    model = compiled(two_layer_model())
-    model.train_on_batch(INPUTS, TARGETS)
-    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
-    names = stored_names(checkpoint.save(str(tmp_path / "checkpoint")))
-    for layer in model.layers[:2]:
-        size = [layer.params_size()]
-        whole = [name for name, shape in names.items() if shape == size]
-        assert len(whole) == 2
-        assert all(name.startswith("optimizer/_variables/") for name in whole)
-        for name in canonical_names(layer):
-            assert sum(key.endswith(f"/.ATTRIBUTES/{name}") for key in names) >= 1
-
-
 @pytest.mark.parametrize("built", [True, False], ids=["built", "unbuilt"])
 def test_checkpoint_resumes_training(tmp_path, built):
     model = compiled(two_layer_model())

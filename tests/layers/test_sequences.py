@@ -49,13 +49,6 @@ def test_ragged_in_ragged_out(rnn_mode, time_major):
         np.testing.assert_array_equal(state, value)
 
 
-def test_last_outputs_of_a_ragged_tensor():
-    layer = crnn.CudnnGRU(1, 3, return_sequences=False)
-    outputs = layer(ragged())
-    expected = layer(ragged().to_tensor(), sequence_lengths=LENGTHS)
-    np.testing.assert_array_equal(outputs, expected)
-
-
 @LAYOUTS
 @ALL_MODES
 def test_ragged_through_ops(rnn_mode, time_major):
@@ -75,18 +68,6 @@ def test_ragged_through_ops(rnn_mode, time_major):
         assert_rows(outputs, expected.swapaxes(0, 1) if time_major else expected)
         for state, value in zip(final, expected_states, strict=True):
             np.testing.assert_array_equal(state, value)
-
-
-def test_gradient_through_ragged_tensors():
-    layer = crnn.CudnnLSTM(1, 3)
-    values = ragged().values
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(values)
-        inputs = tf.RaggedTensor.from_row_lengths(values, LENGTHS)
-        loss = tf.reduce_sum(layer(inputs).values ** 2)
-        dense = tf.reduce_sum(layer(inputs.to_tensor(), sequence_lengths=LENGTHS) ** 2)
-    gradients = [tf.convert_to_tensor(tape.gradient(each, values)) for each in (loss, dense)]
-    np.testing.assert_allclose(*gradients, rtol=0, atol=1e-6)
 
 
 def test_ragged_model_trains_and_saves(tmp_path):
@@ -167,23 +148,6 @@ def test_one_sequence_has_no_lengths():
 # The mask that Keras hands on.
 
 
-@pytest.mark.parametrize("symbolic", [False, True], ids=["eager", "functional_model"])
-def test_mask_of_an_embedding_with_initial_states(symbolic):
-    embedding = keras.layers.Embedding(7, 3, mask_zero=True)
-    layer = crnn.CudnnGRU(1, 3)
-    tokens = np.array([[1, 2, 3, 4], [5, 6, 0, 0]])
-    state = layer_reference.normal(2, 1, 3)
-    expected = layer(embedding(tokens).numpy(), state, sequence_lengths=[4, 2])
-    if symbolic:
-        inputs = [keras.Input((None,)), keras.Input((1, 3))]
-        model = keras.Model(inputs, layer(embedding(inputs[0]), inputs[1]))
-        outputs = model([tokens, state])
-    else:
-        outputs = layer(embedding(tokens), state)
-    np.testing.assert_array_equal(outputs, expected)
-    assert not np.any(outputs[1, 2:])
-
-
 def test_lengths_take_precedence_over_the_mask_of_an_embedding():
     embedding = keras.layers.Embedding(7, 3, mask_zero=True)
     layer = crnn.CudnnGRU(1, 3)
@@ -191,18 +155,6 @@ def test_lengths_take_precedence_over_the_mask_of_an_embedding():
     lengths = np.array([3, 1])
     expected = layer(embedding(tokens).numpy(), sequence_lengths=lengths)
     np.testing.assert_array_equal(layer(embedding(tokens), sequence_lengths=lengths), expected)
-
-
-def test_a_ragged_mask_beside_ragged_inputs():
-    """An Embedding gives such a mask; only padding at the end of rows may be masked."""
-    words = tf.ragged.constant([[3, 1, 4], [1, 0], [5]])
-    embedding = keras.layers.Embedding(6, 5, mask_zero=True)
-    inputs = tf.ragged.map_flat_values(embedding, words)
-    layer = layer_reference.make("gru")
-    outputs = layer(inputs, mask=words != 0)
-    assert outputs.row_lengths().numpy().tolist() == [3, 2, 1]
-    expected = layer(inputs.to_tensor(), sequence_lengths=[3, 1, 1])
-    np.testing.assert_array_equal(outputs.to_tensor(), expected)
 
 
 def test_ragged_stack_names_the_way_out():

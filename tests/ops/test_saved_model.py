@@ -5,7 +5,6 @@ import pathlib
 import tarfile
 
 import keras
-import layer_reference
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -185,14 +184,6 @@ def test_without_the_package(cases):
         assert "Op type not registered 'CudnnRnnTf>" in message
 
 
-def test_signature_is_dynamic(cases):
-    root, _ = cases
-    loaded = tf.saved_model.load(str(root / "export_gru" / "model"))
-    (spec,) = loaded.signatures["serving_default"].structured_input_signature[1].values()
-    assert spec.shape.as_list() == [None, None, 3]
-    assert loaded.serve(tf.zeros([7, 1, 3])).shape == (7, 1, 6)
-
-
 def test_loaded_variables_are_plain_buffers(cases):
     """A SavedModel is only for running, so it has one variable per layer, the buffer."""
     root, _ = cases
@@ -205,17 +196,6 @@ def test_loaded_variables_are_plain_buffers(cases):
         variable.assign(tf.zeros_like(variable))
     assert np.all(loaded.serve(tf.ones([1, 2, 3])).numpy() == 0.0)
     assert np.any(before.numpy() != 0.0)
-
-
-def test_loaded_model_exports_again(cases, tmp_path):
-    root, _ = cases
-    loaded = tf.saved_model.load(str(root / "export_lstm" / "model"))
-    tf.saved_model.save(loaded, str(tmp_path / "again"), signatures=loaded.signatures)
-    again = tf.saved_model.load(str(tmp_path / "again"))
-    inputs = tf.constant(normal(2, 5, 3))
-    (expected,) = loaded.signatures["serving_default"](inputs).values()
-    (result,) = again.signatures["serving_default"](inputs).values()
-    np.testing.assert_array_equal(result, expected)
 
 
 def test_loaded_model_trains_on(cases):
@@ -233,20 +213,3 @@ def test_loaded_model_trains_on(cases):
         gradients.append(tape.gradient(loss, variable).numpy())
     np.testing.assert_allclose(*gradients, rtol=1e-5, atol=1e-5)
     assert np.abs(gradients[1]).max() > 0.1
-
-
-def test_layer_is_unharmed_by_exports(tmp_path):
-    """After training between two exports, each SavedModel has the weights of its time."""
-    layer = make("gru", 2, 3, dropout=0.5)
-    model = model_of(layer)
-    model.compile(keras.optimizers.SGD(0.5), "mse")
-    inputs, values = normal(2, 5, 3), []
-    for step in range(2):
-        model.export(str(tmp_path / f"{step}"), verbose=False)
-        values.append(layer_reference.forward(layer, inputs).outputs)
-        model.train_on_batch(inputs, normal(2, 5, 3, seed=2))
-    for step, value in enumerate(values):
-        loaded = tf.saved_model.load(str(tmp_path / f"{step}"))
-        # Sums of some ten products have six correct digits in float32.
-        np.testing.assert_allclose(loaded.serve(inputs), value, rtol=1e-5, atol=1e-5)
-    assert np.any(np.abs(values[0] - values[1]) > 1e-3)

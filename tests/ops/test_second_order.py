@@ -190,13 +190,6 @@ def in_session(case: random_configs.Case) -> list[np.ndarray]:
         return session.run(second, dict(zip(feeds, session.run(values), strict=True)))
 
 
-@pytest.mark.slow
-def test_session():
-    """In a TensorFlow 1 graph, with placeholders of unknown shapes."""
-    for a, b in zip(in_session(WITH_DROPOUT), Network(WITH_DROPOUT).all_second(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
-
-
 LEGACY_PROGRAM = """
 import numpy as np, sys
 import tensorflow as tf

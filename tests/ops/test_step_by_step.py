@@ -8,6 +8,7 @@ import random_configs
 import reference
 import tensorflow as tf
 
+from cudnn_rnn_tf import pseudo_layers
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.ops import step_by_step
 
@@ -103,3 +104,11 @@ def test_unknown_shapes(rnn_mode):
         results = function(arguments[0], lengths, *arguments[1:])
         for result, value in zip(results, (expected.outputs, *expected.states), strict=True):
             np.testing.assert_allclose(result, value, rtol=0, atol=1e-5)
+
+
+def test_join_names_a_tensor_of_another_shape():
+    config = RnnConfig("lstm", 2, 3, 4, direction="bidirectional")
+    layers = pseudo_layers.cut(config, tf.zeros([config.layout.size]))
+    layers[3] = layers[3]._replace(kernel=tf.transpose(layers[3].kernel))
+    with pytest.raises(ValueError, match=r"layer_1_backward_kernel.*\(12, 6\).*\(6, 12\)"):
+        pseudo_layers.join(config, layers)
