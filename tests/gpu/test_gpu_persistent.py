@@ -52,7 +52,7 @@ def needs_tensor_cores(request):
 
 def supported(case: random_configs.Case) -> random_configs.Case:
     rnn_mode = case.config.rnn_mode.removesuffix("_reset_before")
-    config = dataclasses.replace(case.config, rnn_mode=rnn_mode, num_proj=0, cell_clip=0.0)
+    config = dataclasses.replace(case.config, rnn_mode=rnn_mode, cell_clip=0.0)
     return dataclasses.replace(case, config=config)
 
 

@@ -42,7 +42,7 @@ def network(tmp_path_factory) -> ctypes.CDLL:
     sources = [
         *(
             f"kernels/gpu/persistent/{name}.cc"
-            for name in "network network_backward step_loop kernel division".split()
+            for name in "network network_backward projection step_loop kernel division".split()
         ),
         *(f"kernels/gpu/cudnn/{name}.cc" for name in ("network", "description")),
         *(f"kernels/gpu/{name}.cc" for name in "device_limits product time_major".split()),
@@ -301,6 +301,7 @@ def draw_persistent(rnn_mode: str, has_resets: bool, number: int) -> random_conf
         direction=DIRECTIONS[int(rng.integers(2))],
         bias_mode=BIAS_MODES[int(rng.integers(4))],
         dropout=float(rng.choice([0.0, 0.3])),
+        num_proj=int(rng.choice([0, 9, units])) if rnn_mode in PROJECTED else 0,
     )
     lengths = tuple(int(length) for length in rng.integers(0, steps + 1, batch))
     time_major, is_training = bool(rng.integers(2)), number % 4 < 3

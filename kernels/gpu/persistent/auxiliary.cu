@@ -186,6 +186,77 @@ extern "C" __global__ void shift_states(Sequences all, Index count, int width,
   }
 }
 
+// The following are for layers with projections around the persistent kernels.
+// This one adds `products`, [batch, width], of the first states to the inputs
+// of the steps that read them, [rows, width].
+extern "C" __global__ void add_first_products(Sequences all, int width,
+                                              bool is_reversed,
+                                              const Sum* products, Item* to) {
+  for (Index i = FirstIndex(); i < static_cast<Index>(all.batch) * width;
+       i += IndexStep()) {
+    const Sequence sequence(all, static_cast<int>(i / width));
+    const Index row = sequence.RowAt(all, 0, is_reversed);
+    if (sequence.length == 0 || StartsAnew(all, 0, row, is_reversed)) continue;
+    Item& item = to[row * width + i % width];
+    item = FromFloat(ToFloat(item) + products[i]);
+  }
+}
+
+// Stores the last states. Rows of `states`, those after each step, are `pitch`
+// numbers apart, and those of the first states and the last ones `stride`.
+extern "C" __global__ void store_last_states(Sequences all, int width,
+                                             bool is_reversed,
+                                             const Item* states, Index pitch,
+                                             const Item* first, Index stride,
+                                             Item* last) {
+  for (Index i = FirstIndex(); i < static_cast<Index>(all.batch) * width;
+       i += IndexStep()) {
+    const int b = static_cast<int>(i / width),
+              unit = static_cast<int>(i % width);
+    const Sequence sequence(all, b);
+    const Index row = sequence.RowAt(all, sequence.length - 1, is_reversed);
+    last[b * stride + unit] = sequence.is_invalid   ? FromFloat(InvalidValue())
+                              : sequence.length > 0 ? states[row * pitch + unit]
+                                                    : first[b * stride + unit];
+  }
+}
+
+// Computes the gradients of the states after each step, [rows, width], from
+// those of the outputs, of the last states, and of the states before each step,
+// [rows, width], and those of the first states.
+extern "C" __global__ void add_gradients(Sequences all, Index count, int width,
+                                         bool is_reversed,
+                                         const Item* of_output, Index pitch,
+                                         const Item* of_last, Index stride,
+                                         const Item* before, Item* of_first,
+                                         Item* to) {
+  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+    const Index row = i / width;
+    const int unit = static_cast<int>(i % width);
+    const Step at = StepOfRow(all, row);
+    const Sequence sequence(all, at.b);
+    const Index state = at.b * stride + unit;
+    const int step = is_reversed ? sequence.length - 1 - at.time : at.time;
+    Sum sum = sequence.is_invalid ? InvalidValue() : 0.0f;
+    if (at.time < sequence.length) {
+      sum = ToFloat(of_output[row * pitch + unit]);
+      const Index next = sequence.RowAt(all, step + 1, is_reversed);
+      if (step + 1 == sequence.length) {
+        sum += ToFloat(of_last[state]);
+      } else if (!StartsAnew(all, step + 1, next, is_reversed)) {
+        sum += ToFloat(before[next * width + unit]);
+      }
+    }
+    to[i] = FromFloat(sum);
+    if (step == 0 && at.time < sequence.length) {
+      of_first[state] =
+          StartsAnew(all, 0, row, is_reversed) ? FromFloat(0.0f) : before[i];
+    } else if (sequence.length == 0 && at.time == 0) {
+      of_first[state] = sequence.is_invalid ? FromFloat(sum) : of_last[state];
+    }
+  }
+}
+
 // Copies [rows, width] as [width, pitch], but writes zeros past the sequences'
 // ends if lengths are given. Blocks have 32 x 8 threads.
 extern "C" __global__ void transpose_steps(Sequences all, Index rows, int width,

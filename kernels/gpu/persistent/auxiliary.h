@@ -99,13 +99,38 @@ class Auxiliary {
   RnnStatus ShiftStates(CUstream stream, const BackwardArguments& arguments,
                         int64_t direction, int64_t width, void* to) const {
     const int64_t count = Rows() * width;
-    Sequences sequences = arguments.sequences;
-    sequences.order = nullptr;
     return Enqueue(
-        kShiftStates, stream, GridOver(count), sequences, count,
-        static_cast<int>(width), direction == 1,
+        kShiftStates, stream, GridOver(count), Unordered(arguments.sequences),
+        count, static_cast<int>(width), direction == 1,
         arguments.direction[direction].output, arguments.output_stride,
         arguments.direction[direction].first_h, arguments.state_stride, to);
+  }
+  // The following are for layers with projections, whose strides of outputs and
+  // states `all` has.
+  RnnStatus AddFirstProducts(CUstream stream, const ForwardArguments& all,
+                             int64_t d, const void* products) const {
+    const int width = gates_ * units_;
+    return Enqueue(kAddFirstProducts, stream, GridOver(int64_t{batch_} * width),
+                   Unordered(all.sequences), width, d == 1, products,
+                   all.direction[d].gates);
+  }
+  RnnStatus StoreLastStates(CUstream stream, const ForwardArguments& all,
+                            int64_t d, int64_t width) const {
+    const ForwardDirection& my = all.direction[d];
+    return Enqueue(kStoreLastStates, stream, GridOver(batch_ * width),
+                   Unordered(all.sequences), static_cast<int>(width), d == 1,
+                   my.output, all.output_stride, my.first_h, all.state_stride,
+                   my.last_h);
+  }
+  RnnStatus AddGradients(CUstream stream, const BackwardArguments& all,
+                         int64_t d, int64_t width, const void* before) const {
+    const BackwardDirection& my = all.direction[d];
+    const int64_t count = Rows() * width;
+    return Enqueue(kAddGradients, stream, GridOver(count),
+                   Unordered(all.sequences), count, static_cast<int>(width),
+                   d == 1, my.output_backprop, all.output_stride,
+                   my.last_h_backprop, all.state_stride, before,
+                   my.first_h_backprop, my.projected_backprop);
   }
   RnnStatus TransposeSteps(CUstream stream, const Sequences& sequences,
                            int64_t width, int64_t pitch, const void* from,
@@ -140,12 +165,11 @@ class Auxiliary {
     const int64_t numbers = KindOf(rnn_mode_).num_vectors * units_;
     const int64_t parts = std::max<int64_t>(
         1, std::min({kMostParts, Rows() / kFewestRows, kMostSums / numbers}));
-    Sequences sequences = arguments.sequences;
-    sequences.order = nullptr;
     CRNN_RETURN_IF_ERROR(
-        Launch(sum_vectors_, stream, GridOver(parts * units_), sequences,
-               arguments.direction[direction], static_cast<int>(direction),
-               units_, cell_stride, clip_, static_cast<int>(parts), sums));
+        Launch(sum_vectors_, stream, GridOver(parts * units_),
+               Unordered(arguments.sequences), arguments.direction[direction],
+               static_cast<int>(direction), units_, cell_stride, clip_,
+               static_cast<int>(parts), sums));
     return AddParts(stream, numbers, parts, sums, to);
   }
 
@@ -159,6 +183,9 @@ class Auxiliary {
     kGatherInputs,
     kCopyWithoutPadding,
     kShiftStates,
+    kAddFirstProducts,
+    kStoreLastStates,
+    kAddGradients,
     kTransposeSteps,
     kSumBiases,
     kAddParts,
@@ -167,9 +194,14 @@ class Auxiliary {
   static constexpr const char* kEntries[kNumEntries] = {
       "store_lengths",        "store_seed",    "order_sequences",
       "apply_dropout",        "spread_inputs", "gather_inputs",
-      "copy_without_padding", "shift_states",  "transpose_steps",
+      "copy_without_padding", "shift_states",  "add_first_products",
+      "store_last_states",    "add_gradients", "transpose_steps",
       "sum_biases",           "add_parts"};
 
+  static Sequences Unordered(Sequences sequences) {
+    sequences.order = nullptr;  // Row b of all buffers is sequence b's.
+    return sequences;
+  }
   int64_t Rows() const { return int64_t{batch_} * steps_; }
   template <typename... Arguments>
   RnnStatus Enqueue(Entry entry, CUstream stream, const Grid& grid,

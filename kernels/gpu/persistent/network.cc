@@ -42,7 +42,6 @@ RnnStatus CheckProblem(const RnnProblem& problem) {
   if (problem.has_cell_sequences) {
     return Unsupported("the cell states of all steps");
   }
-  if (spec.num_proj > 0) return Unsupported("projections");
   if (spec.resets_before()) {
     return Unsupported("a GRU's reset gate before the product");
   }
@@ -57,6 +56,27 @@ RnnStatus CheckProblem(const RnnProblem& problem) {
     return Unsupported("as many steps or units");
   }
   return {};
+}
+
+// Estimates the cycles that the products around the steps take for a step of a
+// layer with projections, as CyclesOfCudnn does for its own.
+double CyclesOfProjections(const RnnProblem& problem, bool allow_tf32,
+                           const DeviceLimits& limits) {
+  const double of_products = problem.dtype != RnnDataType::kFloat32 ? 6e-6
+                             : allow_tf32                           ? 12e-6
+                                                                    : 70e-6;
+  const RnnSpec& spec = problem.spec;
+  const auto weights =
+      static_cast<double>(spec.num_dirs() * spec.num_units * spec.num_proj);
+  const auto gates = static_cast<double>(spec.num_gates());
+  // A pass folds the projections once.
+  const double folds =
+      static_cast<double>(spec.num_gates() * spec.num_units) /
+      static_cast<double>(std::max<int64_t>(problem.max_time, 1));
+  const double batch = static_cast<double>(problem.batch_size);
+  const double rows =
+      problem.is_training ? (2.0 + gates) * batch + 2.0 * folds : batch + folds;
+  return of_products * weights * rows * 132.0 / limits.multiprocessors;
 }
 
 }  // namespace
@@ -74,17 +94,20 @@ Estimate Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
     KernelRequest forward = RequestOf(problem, allow_tf32, false);
     CRNN_RETURN_IF_ERROR(divide(forward, &all.forward));
     all.cycles = all.forward.cycles;
-    // Dropout and a second direction need all steps of the layer below at once,
-    // so networks that have either do not run as a stack.
+    // Dropout, a second direction and projections need all steps of the layer
+    // below at once, so networks that have any of them do not run as a stack.
     if (spec.num_layers > 1 &&
         spec.num_layers <= ForwardArguments::kMaxLayers &&
-        spec.num_dirs() == 1 && !problem.has_dropout_between_layers()) {
+        spec.num_dirs() == 1 && spec.num_proj == 0 &&
+        !problem.has_dropout_between_layers()) {
       forward.num_layers = static_cast<int>(spec.num_layers);
       all.is_stack =
           divide(forward, &all.stack).ok() &&
           all.stack.cycles < kStackGain * forward.num_layers * all.cycles;
       if (all.is_stack) all.cycles = all.stack.cycles / forward.num_layers;
     }
+    all.of_projections = CyclesOfProjections(problem, allow_tf32, limits);
+    all.cycles += all.of_projections;
     if (!problem.is_training) return {};
     // A forward pass in training is of no use if its backward pass cannot run.
     CRNN_RETURN_IF_ERROR(
@@ -193,7 +216,7 @@ RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
       (estimate->is_stack ? estimate->stack.cycles /
                                 static_cast<double>(problem.spec.num_layers)
                           : estimate->forward.cycles) +
-      estimate->backward.cycles;
+      estimate->of_projections + estimate->backward.cycles;
   *network = std::move(made);
   return {};
 }
@@ -330,7 +353,8 @@ RnnStatus Network::Forward(const Handles& handles,
       direction.recurrent_bias = Param(buffers.params, at.recurrent_bias);
       direction.gates = gates;
       direction.cells = kept.cells[d];
-      direction.unprojected = kept.unprojected[d];
+      direction.unprojected =
+          is_training ? kept.unprojected[d] : workspace.unprojected[d];
       direction.first_h = At(buffers.input_h, state);
       direction.output = At(output, d * spec_.output_size());
       direction.last_h = At(buffers.output_h, state);
@@ -349,6 +373,8 @@ RnnStatus Network::Forward(const Handles& handles,
       all.input_row_powers = workspace.weight_powers;
       CRNN_RETURN_IF_ERROR(loop_->Forward(handles, *workspace.step_memory, l,
                                           reserve.seed, arguments));
+    } else if (folds()) {
+      CRNN_RETURN_IF_ERROR(ForwardProjected(handles, workspace, arguments));
     } else if (!is_stack_ || is_last) {
       CRNN_RETURN_IF_ERROR(
           forward_.Enqueue(handles.stream, workspace.ring, &arguments.part));

@@ -27,6 +27,7 @@ struct Estimate {
   RnnStatus status;
   // What a step of a layer takes, in training forward and backward together.
   double cycles = 0.0;
+  double of_projections = 0.0;  // Of these, what products over all steps take.
   // Whether the forward pass is to run all layers at the same time.
   bool is_stack = false;
   Division forward = {}, stack = {}, backward = {};
@@ -99,6 +100,8 @@ class Network : public Engine {
   // The sequences in a pass's buffers, without lengths unless both are given.
   Sequences SequencesOf(const int* lengths, const int* order,
                         const void* resets) const;
+  // Tells whether persistent kernels run the steps without their projections.
+  bool folds() const { return !loop_ && spec_.num_proj > 0; }
   ProductType product_type() const { return {problem_.dtype, allows_tf32_}; }
   // The length of a transposed operand's rows, which TF32 products want
   // aligned.
@@ -110,6 +113,18 @@ class Network : public Engine {
   bool MayHalve() const;
   // Compiles the small kernels.
   RnnStatus Compile();
+  // Run a layer with projections by persistent kernels. `arguments` are those
+  // of steps with projections.
+  RnnStatus ForwardProjected(const Handles& handles,
+                             const ForwardWorkspace& workspace,
+                             const ForwardArguments& arguments) const;
+  RnnStatus BackwardProjected(const Handles& handles,
+                              const BackwardWorkspace& workspace,
+                              const BackwardArguments& arguments) const;
+  // Multiplies a direction's recurrent matrices by its projection.
+  RnnStatus Fold(const Handles& handles, const Workspace& workspace,
+                 const void* recurrent, const void* projection,
+                 int64_t d) const;
   // Returns the address of a number in an array.
   const void* At(const void* base, int64_t items) const {
     return static_cast<const char*>(base) + items * item_;

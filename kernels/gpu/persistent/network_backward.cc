@@ -331,6 +331,8 @@ struct Network::BackwardPass {
           workspace.step_memory
               ? network.loop_->Backward(handles, *workspace.step_memory, l,
                                         reserve.seed, arguments)
+          : network.folds()
+              ? network.BackwardProjected(handles, workspace, arguments)
               : network.backward_.Enqueue(handles.stream, workspace.ring,
                                           &arguments.part));
 

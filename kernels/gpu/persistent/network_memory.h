@@ -105,6 +105,10 @@ struct Network::Workspace : Memory {
   void* blas = arena.Take<char>(kBlasBytes);
   void* ring = nullptr;
   std::optional<StepLoop::Memory> step_memory;
+  // Around the kernels: what the projections are folded into, and the first and
+  // last states of steps without them, or their gradients.
+  std::array<char*, kMaxDirs> folded = {};
+  char* states = nullptr;
 
   Workspace(const Network& network, bool is_backward, void* base)
       : Memory(network, base) {
@@ -115,6 +119,13 @@ struct Network::Workspace : Memory {
           is_backward ? network.backward_ : network.forward_;
       ring = arena.Take<char>(kernel.ring_bytes());
     }
+    if (!network.folds()) return;
+    const int64_t units = spec.num_units * network.item_;
+    for (int64_t d = 0; d < spec.num_dirs(); ++d) {
+      folded[d] = arena.Take<char>(spec.num_gates() * spec.num_units * units);
+    }
+    states =
+        arena.Take<char>(problem.batch_size * spec.num_pseudo_layers() * units);
   }
 };
 
@@ -125,6 +136,10 @@ struct Network::ForwardWorkspace : Workspace {
   int* lengths = nullptr;
   int* order = nullptr;
   std::array<char*, ForwardArguments::kMaxLayers> gates = {}, outputs = {};
+  // With projections around the kernels: the products of the first states, and
+  // h before its projection.
+  std::array<float*, kMaxDirs> first_products = {};
+  std::array<char*, kMaxDirs> unprojected = {};
   // Operands in float16 and their powers; null if floats are multiplied.
   char *inputs = nullptr, *weights = nullptr;
   float *step_powers = nullptr, *weight_powers = nullptr;
@@ -139,6 +154,11 @@ struct Network::ForwardWorkspace : Workspace {
       weights = TakeHalves(gate_rows, WidestInput());
       step_powers = TakeSums(network.rows_);
       weight_powers = TakeSums(spec.num_dirs() * gate_rows);
+    }
+    for (int64_t d = 0; network.folds() && d < spec.num_dirs(); ++d) {
+      first_products[d] =
+          TakeSums(problem.batch_size * spec.num_gates() * spec.num_units);
+      if (!problem.is_training) unprojected[d] = TakeSteps(spec.num_units);
     }
     if (problem.is_training) return;
     if (has_lengths) {
@@ -162,6 +182,7 @@ struct Network::BackwardWorkspace : Workspace {
   void* masked_h = nullptr;
   std::array<float*, kMaxDirs> bias_sums = {};  // In float64, doubles.
   std::array<char*, kMaxDirs> projected_backprop = {};
+  std::array<char*, kMaxDirs> unprojected_backprop = {};
   // The gradient of a layer's output, which that of its input replaces.
   char* gradient = nullptr;
   // A layer's input after dropout, and then h before its steps; null if an
@@ -185,6 +206,9 @@ struct Network::BackwardWorkspace : Workspace {
       bias_sums[d] =
           TakeSums(network.BiasRows() * network.slots_ * spec.num_units);
       if (spec.num_proj > 0) projected_backprop[d] = TakeSteps(spec.num_proj);
+      if (network.folds()) {
+        unprojected_backprop[d] = TakeSteps(spec.num_units);
+      }
     }
     if (spec.num_layers > 1) gradient = TakeSteps(spec.layer_output_size());
     if (!spec.is_lstm() || problem.has_dropout_between_layers()) {
