@@ -54,13 +54,15 @@ else:
     from cudnn_rnn_tf.exports.onnx_export import export_onnx
     from cudnn_rnn_tf.exports.portable import export_portable
     from cudnn_rnn_tf.initializers import AllGates, PerGate, TorchUniform
-    from cudnn_rnn_tf.keras import accelerate, acceleration_report, to_stock
+    from cudnn_rnn_tf.keras import accelerate, acceleration_report, registration, to_stock
     from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
     from cudnn_rnn_tf.ops import (
         op_gradients,  # noqa: F401 - Registers gradients.
         second_order,  # noqa: F401 - Registers a gradient.
     )
     from cudnn_rnn_tf.ops.op_library import op_library_path
+
+    registration.find_ours()
 
     __all__ = [
         "AllGates",

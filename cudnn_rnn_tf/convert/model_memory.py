@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf._private_names import sublayers
 from cudnn_rnn_tf.convert import untrusted
+from cudnn_rnn_tf.keras import registration
 
 # The names of shapes that begin with a batch size.
 _SHAPES = ("batch_shape", "batch_input_shape", "input_shape")
@@ -67,6 +68,7 @@ def check_model(
         ValueError: if they would be far larger than the file.
         Exception: whatever Keras raises where it cannot make the model.
     """
+    registration.find_ours()
     try:
         layer = without_weights(
             lambda: keras.saving.deserialize_keras_object(light(config), safe_mode=True),

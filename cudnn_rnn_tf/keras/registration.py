@@ -11,15 +11,24 @@ import keras
 from cudnn_rnn_tf import native
 from cudnn_rnn_tf._private_names import layers_in
 
+_PREFIX = "cudnn_rnn_tf>"
+_OURS: dict[str, Any] = {}
+
+
+def find_ours() -> None:
+    """Has Keras find this package's classes and functions under their names in configs.
+
+    A program that calls `keras.saving.get_custom_objects().clear()` means its own.
+    """
+    registry = keras.saving.get_custom_objects()
+    _OURS.update((name, each) for name, each in registry.items() if name.startswith(_PREFIX))
+    registry.update(_OURS)
+
 
 def registered_name(owner: type) -> str:
-    """Returns the name of a class of this package in configs, and has Keras find it under that.
-
-    A program that calls `keras.saving.get_custom_objects().clear()` means its own classes.
-    """
-    name = keras.saving.get_registered_name(owner)
-    keras.saving.get_custom_objects().setdefault(name, owner)
-    return name
+    """Returns the name of a class of this package in configs, under which Keras finds it."""
+    find_ours()
+    return keras.saving.get_registered_name(owner)
 
 
 def signed(build_config: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -50,6 +59,7 @@ def own_objects(model: keras.layers.Layer) -> Iterator[Any]:
     Otherwise, a lambda's bytecode becomes a function that does not know the names of its module,
     and another function is looked up by its name, which may be unknown, or one of Keras's own.
     """
+    find_ours()
     found: dict[str, Any] = {**_unregistered_classes(model)}
     config = _with_references(keras.saving.serialize_keras_object(model), model, found)
     registry = keras.saving.get_custom_objects()

@@ -8,6 +8,7 @@ from test_accelerate import draw
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import keras as drop_ins
+from cudnn_rnn_tf.convert import keras_2_hard_sigmoid
 
 layers = keras.layers
 
@@ -95,7 +96,7 @@ def cleared():
 
 
 @pytest.mark.usefixtures("cleared")
-def test_after_custom_objects_were_cleared():
+def test_after_custom_objects_were_cleared(tmp_path):
     inputs = draw(2, 5, 3)
     both = drop_ins.Bidirectional(drop_ins.LSTM(4, return_sequences=True))
     model = keras.Sequential([keras.Input((5, 3)), both])
@@ -103,10 +104,16 @@ def test_after_custom_objects_were_cleared():
     model.add(layers.SimpleRNN(2, return_sequences=True))
     model.add(layers.SimpleRNN(2))
     model.add(layers.RepeatVector(3))
-    model.add(crnn.CudnnLSTM(1, 2))
+    model.add(layers.GRU(2, recurrent_activation=keras_2_hard_sigmoid, return_sequences=True))
+    model.add(layers.Normalization())
+    model.add(layers.RNN(crnn.CudnnCompatibleLSTMCell(2), return_sequences=True))
+    model.add(crnn.CudnnLSTM(1, 2, kernel_initializer=crnn.AllGates("he_normal")))
     assert type(both.backward_layer) is drop_ins.LSTM
     fast = crnn.accelerate(model)
-    assert type(fast.layers[-3]) is drop_ins.Stack
-    for copy in (fast, crnn.to_stock(fast), keras.models.clone_model(fast)):
+    assert type(fast.layers[-6]) is drop_ins.Stack
+    model.save(tmp_path / "m.keras")
+    keras.saving.get_custom_objects().clear()
+    loaded = crnn.load_keras_model(tmp_path / "m.keras")
+    for copy in (loaded, fast, crnn.to_stock(fast), keras.models.clone_model(fast)):
         copy.set_weights(model.get_weights())
         np.testing.assert_allclose(copy(inputs), model(inputs), atol=1e-6)
