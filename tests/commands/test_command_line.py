@@ -146,21 +146,20 @@ def test_as_a_program(tmp_path):
     assert pathlib.Path(sys.executable).with_name(program.name).exists()
 
 
+MODULE, PROGRAM = ["-m", "cudnn_rnn_tf"], ["cudnn-rnn-tf"]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "status", "shown"),
+    ("program", "arguments", "status", "shown"),
     [
-        (["--version"], 0, f"cudnn_rnn_tf {crnn.__version__}\n"),
-        (["--help"], 0, "accelerate"),
-        (["convert", "--help"], 0, "--stock-keras"),
-        (["acelerate"], 2, "invalid choice: 'acelerate'"),
-        (["bench", "--batch-size=none"], 2, "--batch-size"),
-        (["inspect", "none.pt"], 1, "cudnn-rnn-tf inspect: error: there is no file 'none.pt'\n"),
-        (["accelerate", "none.h5", "m.keras"], 1, "accelerate: error: there is no file 'none.h5'"),
+        (["-um", "cudnn_rnn_tf"], ["--version"], 0, f"cudnn_rnn_tf {crnn.__version__}\n"),
+        (["-mcudnn_rnn_tf"], ["--help"], 0, "accelerate"),
+        (PROGRAM, ["convert", "--help"], 0, "--stock-keras"),
+        (MODULE, ["acelerate"], 2, "invalid choice: 'acelerate'"),
+        (PROGRAM, ["bench", "--batch-size=none"], 2, "--batch-size"),
+        (PROGRAM, ["inspect", "none.pt"], 1, "tf inspect: error: there is no file 'none.pt'\n"),
+        (MODULE, ["accelerate", "none.h5", "m.keras"], 1, "error: there is no file 'none.h5'"),
     ],
-)
-@pytest.mark.parametrize(
-    "program",
-    [["-m", "cudnn_rnn_tf"], ["-um", "cudnn_rnn_tf"], ["-mcudnn_rnn_tf"], ["cudnn-rnn-tf"]],
 )
 def test_help_and_mistakes_import_no_tensorflow(program, arguments, status, shown, tmp_path):
     for name in ("tensorflow", "keras"):
@@ -480,37 +479,6 @@ def test_contribs_checkpoints(kind, direction, tmp_path):
         with pytest.raises(ValueError, match="speech.*: cudnn_rnn_tf.contrib.restore_keras_layer"):
             convert.convert_file(prefix, tmp_path / "m.keras")
     assert "speech" in found.name
-
-
-def test_torch_and_onnx(tmp_path):
-    torch = pytest.importorskip("torch")
-    onnx = pytest.importorskip("onnx")
-    modules = torch.nn.ModuleDict(
-        {
-            "a": torch.nn.LSTM(5, 4, num_layers=2, bidirectional=True, proj_size=3),
-            "b": torch.nn.GRU(5, 4, dtype=torch.bfloat16),
-        }
-    )
-    torch.save(modules.state_dict(), tmp_path / "m.pt")
-    assert file_inspection.inspect_file(tmp_path / "m.pt") == [
-        Network("a", "torch.nn", "lstm", 2, "bidirectional", 5, 4, "float32"),
-        Network("b", "torch.nn", "gru", 1, "unidirectional", 5, 4, "bfloat16"),
-    ]
-    layer = randomize(make("gru", 2, 3, direction="bidirectional"), (None, None, 4))
-    onnx.save(convert.to_onnx(layer), str(tmp_path / "m.onnx"))
-    (found,) = file_inspection.inspect_file(tmp_path / "m.onnx")
-    assert found[1:] == ("ONNX", "gru", 2, "bidirectional", 4, 3, "float32", "yes")
-
-
-@pytest.mark.parametrize("name", ["m.keras", "m.pt", "m.safetensors", "m.onnx", "m.index", "m.txt"])
-def test_damaged_files(capsys, name, tmp_path):
-    for module in ("torch", "safetensors", "onnx"):
-        pytest.importorskip(module)
-    (tmp_path / name).write_bytes(b"nothing of the kind")
-    status, out, err = run(capsys, "inspect", tmp_path / name)
-    assert (status, out) == (1, "")
-    assert err.startswith("cudnn-rnn-tf inspect: error: ")
-    assert err.count("\n") == 1
 
 
 # export and accelerate.

@@ -318,43 +318,8 @@ def tagger(nn):
     return tokens, tf.reduce_mean(tf.boolean_mask(losses, tf.sequence_mask(lengths, 2)))
 
 
-def translator(nn):
-    """The decoder begins with the encoder's states; upper layers add what they read."""
-    tokens = v1.placeholder(tf.int32, [4, 7])
-    sequences = tf.transpose(tf.one_hot(tokens, 9), [1, 0, 2])
-
-    def stack():
-        cells = [nn.LSTMCell(9, use_peepholes=True, forget_bias=0.5) for _ in range(2)]
-        return nn.MultiRNNCell([cells[0], nn.ResidualWrapper(cells[1])])
-
-    _, states = nn.dynamic_rnn(
-        stack(), sequences, 7 - tokens[:, 0] % 3, dtype=tf.float32, time_major=True, scope="encoder"
-    )
-    outputs, _ = nn.dynamic_rnn(
-        stack(), sequences[:-1], initial_state=states, time_major=True, scope="decoder"
-    )
-    losses = tf.nn.softmax_cross_entropy_with_logits(sequences[1:], outputs)
-    return tokens, tf.reduce_mean(losses)
-
-
-def recognizer(nn):
-    """Frames, of which two at a time are read by upper layers, with projections."""
-    tokens = v1.placeholder(tf.int32, [4, 7])
-    outputs = tf.one_hot(tokens[:, :4], 9)
-    for layer in range(2):
-        cells = [nn.LSTMCell(5, num_proj=3) for _ in range(2)]
-        both, _ = nn.bidirectional_dynamic_rnn(
-            *cells, outputs, dtype=tf.float32, scope=f"layer_{layer}"
-        )
-        outputs = tf.reshape(tf.concat(both, -1), [4, -1, 12])
-    logits = dense(outputs[:, -1], 9)
-    return tokens, tf.reduce_mean(
-        tf.nn.sparse_softmax_cross_entropy_with_logits(tokens[:, 6], logits)
-    )
-
-
 @pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed")
-@pytest.mark.parametrize("program", [language_model, tagger, translator, recognizer])
+@pytest.mark.parametrize("program", [language_model, tagger])
 def test_programs_with_cells_learn_as_in_tensorflows_loop(program):
     stock = types.SimpleNamespace(**{name: getattr(rnn_cell, name) for name in rnn_cell.__all__})
     stock.dynamic_rnn = v1.nn.dynamic_rnn

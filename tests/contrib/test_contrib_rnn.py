@@ -92,7 +92,7 @@ def trained(seed: int, is_fused: bool) -> tuple[list[str], list[Any]]:
     return [variable.name for variable in variables], received
 
 
-@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(20), 8))
+@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(20), 8, one_of=3))
 def test_random_cells_compute_and_learn_what_tensorflows_loop_does(seed, fused_calls):
     names, received = trained(seed, is_fused=True)
     assert fused_calls

@@ -155,33 +155,6 @@ def test_files_cannot_run_code(tmp_path):
             convert.from_torch(tmp_path / name)
 
 
-def test_nothing_is_overwritten_without_force(tmp_path):
-    write(layer_of(), tmp_path / "m.pt")
-    (tmp_path / "m.onnx").write_text("precious")
-    with pytest.raises(FileExistsError, match="m.onnx' exists already"):
-        convert.convert_file(tmp_path / "m.pt", tmp_path / "m.onnx")
-    assert (tmp_path / "m.onnx").read_text() == "precious"
-    convert.convert_file(tmp_path / "m.pt", tmp_path / "m.onnx", force=True)
-    np.testing.assert_array_equal(read(tmp_path / "m.onnx"), read(tmp_path / "m.pt"))
-
-
-def test_nothing_half_written_stays(tmp_path, monkeypatch):
-    """A writer that fails after its first bytes leaves the target as it was."""
-    write(layer_of(), tmp_path / "m.pt")
-    (tmp_path / "m.onnx").write_text("precious")
-
-    def save(_, path):
-        with open(path, "w") as file:
-            file.write("half")
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(onnx, "save", save)
-    with pytest.raises(OSError, match="the disk is full"):
-        convert.convert_file(tmp_path / "m.pt", tmp_path / "m.onnx", force=True)
-    assert (tmp_path / "m.onnx").read_text() == "precious"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.pt"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -218,15 +191,3 @@ def test_package_that_is_not_installed(suffix, package, tmp_path, monkeypatch, c
     assert __main__.main(["convert", str(tmp_path / "m.keras"), str(target)]) == 1
     assert f"{package} is needed for this" in capsys.readouterr().err
     assert not target.exists()
-
-
-def test_command(tmp_path, capsys):
-    module = torch.nn.ModuleDict({"encoder": torch.nn.RNN(4, 3, nonlinearity="relu")})
-    torch.save(module.state_dict(), tmp_path / "m.pt")
-    files = [str(tmp_path / "m.pt"), str(tmp_path / "m.keras")]
-    assert __main__.main(["convert", *files, "--name=encoder", "--rnn-mode=rnn_relu"]) == 0
-    printed = capsys.readouterr().out
-    assert "encoder: rnn_relu, 1 layer, unidirectional, input size 4, 3 units" in printed
-    (layer,) = keras.saving.load_model(tmp_path / "m.keras").layers
-    assert isinstance(layer, crnn.CudnnRNNRelu)
-    np.testing.assert_array_equal(layer.kernel, convert.from_torch(module).kernel)

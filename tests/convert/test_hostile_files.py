@@ -617,21 +617,29 @@ def test_export_to_where_nothing_can_be_written(option, tmp_path, capsys):
     ],
 )
 def test_targets_on_a_full_disk(command, target, tmp_path, capsys):
-    """A limit on file sizes takes the place of a full disk: writes fail half-way, too."""
+    """A limit on file sizes takes the place of a full disk: writes fail half-way, too.
+
+    What was there stays as it was.
+    """
     layer = make("gru", 1, 64)
     keras.Sequential([keras.Input((None, 64)), layer]).save(tmp_path / "m.keras")
+    place = tmp_path / target
+    if place.suffix:
+        place.write_text("precious")
+    before = sorted(tmp_path.iterdir())
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
     try:
-        assert __main__.main([*command, str(tmp_path / "m.keras"), str(tmp_path / target)]) == 1
+        assert __main__.main([*command, str(tmp_path / "m.keras"), str(place), "--force"]) == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)
     line = capsys.readouterr().err
-    assert f"error: cannot write {tmp_path / target}: " in line and line.count("\n") == 1
+    assert f"error: cannot write {place}: " in line and line.count("\n") == 1
     assert ".cudnn_rnn_tf." not in line and line[:-1].isprintable()
-    assert [path.name for path in tmp_path.iterdir()] == ["m.keras"]
+    assert sorted(tmp_path.iterdir()) == before
+    assert not place.suffix or place.read_text() == "precious"
 
 
 def changed(change: Callable[[dict], Any]) -> Callable[[bytes], bytes]:

@@ -160,11 +160,12 @@ MODELS = {
             lambda cell=cell, options=options: stack(cell, **options),
             [(2, 6, 4)],
         )
-        for cell in ("LSTM", "GRU", "SimpleRNN")
-        for options in (
-            {},
-            {"use_bias": False, "go_backwards": True},
-            {"activation": "relu", "dropout": 0.2, "recurrent_dropout": 0.1},
+        for cell, options in (
+            ("LSTM", {}),
+            ("LSTM", {"activation": "relu", "dropout": 0.2, "recurrent_dropout": 0.1}),
+            ("GRU", {"use_bias": False, "go_backwards": True}),
+            ("GRU", {}),
+            ("SimpleRNN", {"activation": "relu", "use_bias": False}),
         )
     },
     "hard": (lambda: stack("LSTM", recurrent_activation="hard_sigmoid"), [(2, 6, 4)]),

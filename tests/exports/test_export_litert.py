@@ -1,5 +1,6 @@
 """`export_litert`, and TensorFlow's and Keras's own ways to LiteRT, with numbers from LiteRT."""
 
+import itertools
 import pathlib
 import re
 
@@ -50,9 +51,12 @@ def exported(model: keras.Model, folder: pathlib.Path, **options) -> bytes:
     return content
 
 
-@pytest.mark.parametrize("module", [layers, drop_ins])
-@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(300, 310), 5, one_of=4))
-def test_random_models(seed, module, tmp_path):
+DRAWS = itertools.product(range(300, 310), (layers, drop_ins))
+
+
+@pytest.mark.parametrize("draw", random_configs.mostly_slow(DRAWS, 7, one_of=6))
+def test_random_models(draw, tmp_path):
+    seed, module = draw
     random = np.random.default_rng(seed)
     model, values = random_model(random, module), values_with_masks(random)
     check(model, exported(model, tmp_path, batch_size=BATCH), values)

@@ -1,6 +1,7 @@
 """`export_onnx`, and Keras's own export to ONNX, with numbers from ONNX Runtime."""
 
 import collections
+import itertools
 import pathlib
 
 import keras
@@ -42,9 +43,12 @@ def check(model: keras.Model, path: pathlib.Path, *inputs: np.ndarray, atol: flo
         np.testing.assert_allclose(received, wanted, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("module", [layers, drop_ins])
-@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(200, 216), 8, one_of=4))
-def test_random_models(seed, module, tmp_path):
+DRAWS = itertools.product(range(200, 216), (layers, drop_ins))
+
+
+@pytest.mark.parametrize("draw", random_configs.mostly_slow(DRAWS, 11, one_of=7))
+def test_random_models(draw, tmp_path):
+    seed, module = draw
     random = np.random.default_rng(seed)
     model, values = random_model(random, module), values_with_masks(random)
     before = [variable.numpy() for variable in model.variables]

@@ -21,7 +21,6 @@ _MEMORY = 24 << 30
 
 
 def main() -> None:
-    target = sys.argv[1]
     # AddressSanitizer and CUDA reserve more address space than this; the former has a limit of its
     # own.
     reserves = os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
@@ -41,10 +40,12 @@ def main() -> None:
     # What the tests draw, targets draw as well, a room's tests too.
     tests = pathlib.Path(__file__).resolve().parents[1]
     sys.path.extend(map(str, (tests, tests / "convert", tests / "keras")))
-    module = importlib.import_module(target)
-    answer(ready=target)
+    modules = {target: importlib.import_module(target) for target in sys.argv[1:]}
+    answer(ready=True)
     for line in sys.stdin:
         case = json.loads(line)
+        target = case["target"]
+        module = modules[target]
         try:
             if "seed" in case:
                 case = {"target": target, **module.draw(random.Random(case["seed"]))}

@@ -10,6 +10,7 @@ JSON that can be run again, `--case='…'`, and kept in `corpus.json`, which is 
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -49,11 +50,11 @@ class Outcome(NamedTuple):
 class Child:
     """A process that runs cases, one after the other."""
 
-    def __init__(self, target: str):
+    def __init__(self, targets: Sequence[str]):
         self._unread = b""
         self._stderr = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, *(["-S"] if sys.flags.no_site else []), HERE / "child.py", target],
+            [sys.executable, *["-S"] * sys.flags.no_site, HERE / "child.py", *targets],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -134,15 +135,15 @@ class Child:
 
 
 class Runner:
-    """Runs cases of one target in as many processes as it takes."""
+    """Runs cases of some targets in as many processes as it takes, one at a time."""
 
-    def __init__(self, target: str):
-        self._target = target
+    def __init__(self, *targets: str):
+        self._targets = targets
         self._child: Child | None = None
 
     def run(self, request: dict[str, Any]) -> Outcome:
         if self._child is None or not self._child.is_alive:
-            self._child = Child(self._target)
+            self._child = Child(self._targets)
         outcome = self._child.run(request)
         if outcome.is_failure and self._child.is_alive:
             # The next case runs in a new process, since the failure may have left something behind.
@@ -185,19 +186,16 @@ def requests(target: str, seconds: float, seed: int, with_corpus: bool) -> Itera
 
 
 def fuzz(
-    target: str, source: Iterator[dict[str, Any]]
+    runner: Runner, source: Iterator[dict[str, Any]]
 ) -> tuple[collections.Counter, list[Outcome]]:
     """Runs cases; returns how often each kind of end came, and the failures, made small."""
-    runner, ends, failures = Runner(target), collections.Counter(), {}
-    try:
-        for request in source:
-            outcome = runner.run(request)
-            ends[outcome.kind] += 1
-            if outcome.is_failure and outcome.kind not in failures:
-                failures[outcome.kind] = runner.shrink(outcome)
-                report(failures[outcome.kind])
-    finally:
-        runner.close()
+    ends, failures = collections.Counter(), {}
+    for request in source:
+        outcome = runner.run(request)
+        ends[outcome.kind] += 1
+        if outcome.is_failure and outcome.kind not in failures:
+            failures[outcome.kind] = runner.shrink(outcome)
+            report(failures[outcome.kind])
     return ends, list(failures.values())
 
 
@@ -220,7 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if options.case is not None:
         case = json.loads(options.case)
-        ends, failures = fuzz(case["target"], iter([case]))
+        with contextlib.closing(Runner(case["target"])) as runner:
+            ends, failures = fuzz(runner, iter([case]))
         print(dict(ends))
         return 1 if failures else 0
     targets = options.targets.split(",")
@@ -228,7 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     all_failures: list[Outcome] = []
     for target in targets:
         source = requests(target, options.seconds / len(targets), options.seed, with_corpus=True)
-        ends, failures = fuzz(target, source)
+        with contextlib.closing(Runner(target)) as runner:
+            ends, failures = fuzz(runner, source)
         all_ends[target] = dict(ends.most_common())
         all_failures += failures
         print(f"{target}: {ends.total()} cases, {len(failures)} kinds of failure", flush=True)

@@ -262,7 +262,7 @@ def test_cases_cover_what_only_single_steps_run():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("case", random_configs.mostly_slow(CASES, one_of=2), ids=str)
+@pytest.mark.parametrize("case", random_configs.mostly_slow(CASES, one_of=3), ids=str)
 def test_agrees_with_the_reference(case, dtype, network, kernels):
     # Rounding to float16 might move a cell's state over the clip.
     allow_tf32 = case.index % 2 == 0 and not case.config.cell_clip
@@ -479,7 +479,7 @@ def seed_of_cudnn(seed: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("case", random_configs.mostly_slow(OF_CUDNN, one_of=2), ids=str)
+@pytest.mark.parametrize("case", random_configs.mostly_slow(OF_CUDNN, one_of=4), ids=str)
 def test_passes_of_cudnn_agree_with_the_reference(case, dtype, network, kernels):
     """Data are described to cuDNN, brought into its order, and back."""
     for attempt in range(20):

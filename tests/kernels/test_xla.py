@@ -71,7 +71,7 @@ def with_gradients(layer: keras.layers.Layer, **arguments: Any) -> Callable[...,
 
 @pytest.mark.parametrize(
     "case",
-    random_configs.mostly_slow(CASES + RECURRENT_CASES, 40, one_of=4) + NORMALIZED[:2],
+    random_configs.mostly_slow(CASES + RECURRENT_CASES, 40, one_of=8) + NORMALIZED[:2],
     ids=str,
 )
 def test_ops_agree_with_the_reference(case):

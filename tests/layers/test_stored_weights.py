@@ -4,12 +4,11 @@ import re
 import shutil
 from typing import Any
 
-import h5py
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_reference import gru, lstm, sigmoid, write
+from keras_reference import gru, lstm, sigmoid
 from layer_reference import make, normal, randomize
 
 import cudnn_rnn_tf as crnn
@@ -584,30 +583,3 @@ def test_one_network_of_a_state_dict(tmp_path, capsys):
 
 
 # Strange files of HDF5.
-
-
-def test_weights_in_other_files_are_not_read(tmp_path, capsys):
-    (tmp_path / "secret").write_bytes(bytes(4 * 12 * 4))
-    names = ("a/kernel:0", "a/recurrent_kernel:0", "a/bias:0")
-    arrays = (normal(4, 12), normal(3, 12), normal(12))
-    other = write(tmp_path / "other.h5", {"a": list(zip(names, arrays, strict=True))})
-
-    def put(kind: str, group: Any) -> None:
-        del group[names[0]]
-        if kind == "link":
-            group[names[0]] = h5py.ExternalLink(str(other), f"a/{names[0]}")
-        elif kind == "storage":
-            place = [(str(tmp_path / "secret"), 0, h5py.h5f.UNLIMITED)]
-            group.create_dataset(names[0], (4, 12), "f4", external=place)
-        else:
-            layout = h5py.VirtualLayout((4, 12), "f4")
-            layout[:] = h5py.VirtualSource(str(other), f"a/{names[0]}", (4, 12))
-            group.create_virtual_dataset(names[0], layout)
-
-    for kind in ("link", "storage", "virtual"):
-        path = write(tmp_path / f"{kind}.h5", {"a": list(zip(names, arrays, strict=True))})
-        with h5py.File(path, "a") as file:
-            put(kind, file["a"])
-        assert __main__.main(["inspect", str(path)]) == 1
-        line = capsys.readouterr().err
-        assert re.search("it has no 'a/kernel:0'|lies in another file", line), line

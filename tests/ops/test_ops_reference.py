@@ -53,7 +53,7 @@ def test_cases_cover_all_attributes():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "case",
-    random_configs.mostly_slow(CASES + RECURRENT_CASES + NORMALIZED, one_of=2),
+    random_configs.mostly_slow(CASES + RECURRENT_CASES + NORMALIZED, one_of=3),
     ids=str,
 )
 def test_agrees_with_reference(case, dtype):

@@ -257,9 +257,6 @@ def test_third_order():
 LAYERS = {
     "lstm": lambda: crnn.CudnnLSTM(2, 3, direction="bidirectional"),
     "gru": lambda: crnn.CudnnGRU(1, 3, time_major=True),
-    "rnn_tanh": lambda: crnn.CudnnRNNTanh(1, 3),
-    "rnn_relu": lambda: crnn.CudnnRNNRelu(1, 3),
-    "drop-in": lambda: drop_ins.LSTM(3, return_sequences=True),
     "bidirectional": lambda: drop_ins.Bidirectional(drop_ins.GRU(3, return_sequences=True)),
 }
 
