@@ -348,7 +348,7 @@ class _Network:
             gates=gate_buffer,
             input_weights=None,
             input=None,
-            cells=self.full(*lead, units, dtype=np.float32),
+            cells=self.full(*lead, units),
             first_h=self.states[0][d].copy(),
             first_c=self.states[-1][d].copy(),
             output=_pointer(outputs) + at,

@@ -268,8 +268,7 @@ struct ForwardDirection {
   void* gates;
   const void* input_weights;
   const void* input;
-  // [rows, H], the states after each step, in float64 doubles; training, LSTM.
-  float* cells;
+  void* cells;        // [rows, H], c after each step; training, LSTM.
   void* unprojected;  // [rows, H], h before its projection; training.
   const void* first_h;
   const void* first_c;
@@ -299,7 +298,7 @@ struct BackwardDirection {
   // of the gates' inputs, and a GRU's fourth slot by the gradient of the
   // candidate's recurrent side.
   void* gates;
-  const float* cells;
+  const void* cells;
   const void* first_h;
   const void* first_c;
   const void* output;

@@ -201,10 +201,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         in.output_backprop = static_cast<const Item*>(
             my.output_backprop)[row * all.output_stride + unit];
         if constexpr (CellType::kHasC) {
-          in.c = my.cells[row * NUM_UNITS + unit];
+          const Item* const cells = static_cast<const Item*>(my.cells);
+          in.c = ToFloat(cells[row * NUM_UNITS + unit]);
           in.c_before =
               step > 0
-                  ? my.cells[(row - row_step) * NUM_UNITS + unit]
+                  ? ToFloat(cells[(row - row_step) * NUM_UNITS + unit])
                   : ToFloat(static_cast<const Item*>(
                         my.first_c)[b_of[round] * all.state_stride + unit]);
           if (kHasResets && StartsAnew(sequences, step, row, is_reversed)) {

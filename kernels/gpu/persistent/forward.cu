@@ -543,7 +543,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           gate_at(round, step, slot) = FromFloat(gate_values[round][slot]);
         }
         if constexpr (CellType::kHasC) {
-          my.cells[row * NUM_UNITS + unit_of[round]] = c[round];
+          static_cast<Item*>(my.cells)[row * NUM_UNITS + unit_of[round]] =
+              FromFloat(c[round]);
         }
 #endif
       }

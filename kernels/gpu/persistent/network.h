@@ -103,6 +103,12 @@ class Network : public Engine {
   // Tells whether persistent kernels run the steps without their projections.
   bool folds() const { return !loop_ && spec_.num_proj > 0; }
   ProductType product_type() const { return {problem_.dtype, allows_tf32_}; }
+  // Tells whether a copy of the input fits where the gates of the layer above
+  // are, which nobody reads any more when the lowest layer's gradients are
+  // made.
+  bool InputFitsAbove() const {
+    return spec_.num_layers > 1 && spec_.input_size <= slots_ * spec_.num_units;
+  }
   // The length of a transposed operand's rows, which TF32 products want
   // aligned.
   int64_t TransposedPitch() const { return (rows_ + 31) / 32 * 32; }

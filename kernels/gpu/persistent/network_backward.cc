@@ -62,11 +62,13 @@ struct Network::BackwardPass {
                                       operand->pitch, values,
                                       workspace.operand);
     }
-    *operand = {sequences.lengths == nullptr ? values : workspace.operand,
-                pitch};
+    *operand = {values, pitch};
     if (sequences.lengths == nullptr) return {};
+    void* const copy = network.InputFitsAbove() ? reserve.layers[1].gates[0]
+                                                : workspace.operand;
+    operand->numbers = copy;
     return auxiliary.CopyWithoutPadding(handles.stream, sequences, width,
-                                        values, workspace.operand);
+                                        values, copy);
   }
   // Returns the gradients of a gate and those after it, as products over all
   // steps read them.
@@ -300,11 +302,10 @@ struct Network::BackwardPass {
     }
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
       const ParamLayout::PseudoLayer& at = pseudo_layer(d);
-      CRNN_RETURN_IF_ERROR(RecurrentWeights(
-          at, d, arguments,
-          workspace.copy != nullptr
-              ? workspace.copy
-              : reinterpret_cast<char*>(reserve.layers[l].cells[d])));
+      CRNN_RETURN_IF_ERROR(RecurrentWeights(at, d, arguments,
+                                            workspace.copy != nullptr
+                                                ? workspace.copy
+                                                : reserve.layers[l].cells[d]));
       if (spec.num_proj > 0) {
         CRNN_RETURN_IF_ERROR(
             MultiplySteps(spec.num_proj, units,

@@ -76,8 +76,7 @@ struct Network::Kept : Memory {
 // The layout of the reserve space, which training keeps for the backward pass.
 struct Network::Reserve : Kept {
   struct OfLayer {
-    std::array<char*, kMaxDirs> gates = {}, unprojected = {};
-    std::array<float*, kMaxDirs> cells = {};  // In float64, doubles.
+    std::array<char*, kMaxDirs> gates = {}, cells = {}, unprojected = {};
     // Before dropout; the last layer's goes to the caller.
     char* output = nullptr;
   };
@@ -89,7 +88,7 @@ struct Network::Reserve : Kept {
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
         layer.gates[d] = TakeSteps(network.slots_ * spec.num_units);
         if (spec.is_lstm()) {
-          layer.cells[d] = TakeSums(network.rows_ * spec.num_units);
+          layer.cells[d] = TakeSteps(spec.num_units);
         }
         if (spec.num_proj > 0) layer.unprojected[d] = TakeSteps(spec.num_units);
       }
@@ -219,10 +218,11 @@ struct Network::BackwardWorkspace : Workspace {
                               spec.kind().num_vectors * spec.num_units));
     const int64_t widest = std::max(WidestInput(), spec.output_size());
     if (!network.halves_) {
-      const int64_t given =
-          problem.has_sequence_lengths && spec.has_input_weights(0)
-              ? spec.input_size
-              : 0;
+      const int64_t given = problem.has_sequence_lengths &&
+                                    spec.has_input_weights(0) &&
+                                    !network.InputFitsAbove()
+                                ? spec.input_size
+                                : 0;
       const int64_t columns =
           network.IsTransposed(widest) ? network.TransposedPitch() * widest : 0;
       operand = arena.Take<char>(std::max(network.rows_ * given, columns) *

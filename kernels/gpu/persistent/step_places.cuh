@@ -230,7 +230,7 @@ void StoreCell(const Own<ForwardArguments>& at, int step, Sum h, Sum c,
     at.GatesAt(row)[slot * units] = FromFloat(kept[slot]);
   }
   if constexpr (CellType::kHasC) {
-    reinterpret_cast<Sum*>(my.cells)[row * units + at.unit] = c;
+    StoreItem(my.cells, row * units + at.unit, c);
   }
   if (projects) StoreItem(my.unprojected, row * units + at.unit, h);
 }
@@ -326,8 +326,7 @@ void ReadGradients(const Own<BackwardArguments>& at, int step, Sum* dh,
 Sum CellBefore(const Own<BackwardArguments>& at, int step) {
   if (at.StartsAnew(step)) return 0.0f;
   if (step > 0) {
-    return reinterpret_cast<const Sum*>(
-        at.my.cells)[at.RowAt(step - 1) * at.steps.units + at.unit];
+    return LoadItem(at.my.cells, at.RowAt(step - 1) * at.steps.units + at.unit);
   }
   return LoadItem(at.my.first_c, at.b * at.steps.cell_stride + at.unit);
 }

@@ -200,8 +200,7 @@ extern "C" __global__ void __launch_bounds__(1024)
       in.gates[slot] = gates[slot * units];
     }
     if constexpr (CellType::kHasC) {
-      const Sum* const cells = reinterpret_cast<const Sum*>(my.cells);
-      in.c = cells[row * units + at.unit];
+      in.c = LoadItem(my.cells, row * units + at.unit);
       in.c_before = CellBefore(at, step);
     }
     if constexpr (CellType::kReadsH) in.h_before = FromFloat(HBefore(at, step));

@@ -32,18 +32,18 @@ extern "C" __global__ void sum_vectors(const Sequences all,
       for (int slot = 0; slot < kSlots; ++slot) {
         dz[slot] = ToFloat(gates[(row * kSlots + slot) * units + unit]);
       }
-      const Sum* const cells = reinterpret_cast<const Sum*>(my.cells);
+      const Item* const cells = static_cast<const Item*>(my.cells);
       const int step = is_reversed ? sequence.length - 1 - at.time : at.time;
-      const Sum c_before = StartsAnew(all, step, row, is_reversed) ? Sum(0)
-                           : step > 0
-                               ? cells[static_cast<Index>(sequence.RowAt(
-                                           all, step - 1, is_reversed)) *
-                                           units +
-                                       unit]
-                               : ToFloat(static_cast<const Item*>(
-                                     my.first_c)[at.b * cell_stride + unit]);
-      CellType::VectorGradients(functions, dz, cells[row * units + unit],
-                                c_before, of_step);
+      const Sum c_before =
+          StartsAnew(all, step, row, is_reversed) ? Sum(0)
+          : step > 0 ? ToFloat(cells[static_cast<Index>(sequence.RowAt(
+                                         all, step - 1, is_reversed)) *
+                                         units +
+                                     unit])
+                     : ToFloat(static_cast<const Item*>(
+                           my.first_c)[at.b * cell_stride + unit]);
+      CellType::VectorGradients(
+          functions, dz, ToFloat(cells[row * units + unit]), c_before, of_step);
       for (int v = 0; v < kVectors; ++v) total[v] += of_step[v];
     }
     for (int v = 0; v < kVectors; ++v) {
