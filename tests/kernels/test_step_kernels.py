@@ -271,7 +271,6 @@ def test_agrees_with_the_reference(case, dtype, network, kernels):
     is_halved = dtype == "float32" and allow_tf32
     is_halved &= config.rnn_mode not in ("rnn_relu", "gru_reset_before", *NORMALIZING)
     is_halved &= not (case.is_training and config.recurrent_dropout)
-    is_halved &= case.is_training or not config.num_proj
     assert (network.num_halved_products() > 0) == is_halved
 
 
@@ -347,12 +346,14 @@ def test_products_over_all_steps_in_float16(rnn_mode, with_lengths, network, ker
     assert network.num_halved_products() > 0
 
 
-@pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
+@pytest.mark.parametrize(("rnn_mode", "num_proj"), [("lstm", 0), ("lstm", 4), ("gru", 0)])
 @pytest.mark.parametrize("is_large", [False, True])
-def test_products_in_float16_have_the_range_of_floats(is_large, rnn_mode, network, kernels):
+def test_products_in_float16_have_the_range_of_floats(
+    is_large, rnn_mode, num_proj, network, kernels
+):
     """Sequences, and rows of matrices, are orders of magnitude apart, and each is as exact."""
     input_size = 2**21 // (8 * reference.NUM_GATES[rnn_mode]) + 3 if is_large else 5
-    options = {"direction": "bidirectional", "bias_mode": "none"}
+    options = {"direction": "bidirectional", "bias_mode": "none", "num_proj": num_proj}
     config = RnnConfig(rnn_mode, 1, 8, input_size, **options)
     case = random_configs.Case(8001, config, 3, 5, True, True, None)
     data = random_configs.draw_data(case, "float32")

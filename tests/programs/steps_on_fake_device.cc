@@ -154,6 +154,7 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
 #else
       {"forward_step", ThreadOf(forward_step)},
       {"backward_step", ThreadOf(backward_step)},
+      {"project_step", ThreadOf(project_step)},
       {"reset_forward", ThreadOf(reset_forward)},
       {"reset_backward", ThreadOf(reset_backward)},
 #endif
@@ -175,8 +176,8 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
   gridDim.x = grid[0];
   const std::string& found = kernel->first;
   const bool normalizes = found.rfind("norm_", 0) == 0;
-  const bool waits =
-      found == "halve_rows" || found == "backward_step" || normalizes;
+  const bool waits = found == "halve_rows" || found == "backward_step" ||
+                     found == "project_step" || normalizes;
   for (unsigned int block = 0; block < grid[0]; ++block) {
     blockIdx.x = block;
     // To run all blocks so would take long.

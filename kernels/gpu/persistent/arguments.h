@@ -347,9 +347,11 @@ struct StepBuffers {
   // h, with masks once for each gate, and otherwise [D, B, H], before the
   // projection.
   void* products;
-  // [D, B, P], null without projections: h in the forward pass, and the
-  // gradient of h in the backward pass.
+  // [D, B, P], null without projections: h as the recurrent matrices read it in
+  // the forward pass, and the gradient of h in the backward pass. Then the
+  // products of projections, sums, only in the forward pass.
   void* projected;
+  void* projected_sums;
   // Sums, [D, B, H], for the next step: an LSTM's c or a GRU's h in the forward
   // pass. In the backward pass, they are the gradients of those which pass no
   // gate.
@@ -369,6 +371,7 @@ struct StepBuffers {
   // operands, [D, B], and of the operands of the input side, the matrices'
   // rows, [D, G * H], and the steps, [rows].
   const float* row_powers;
+  const float* projection_powers;  // Of the projections' rows, [D, P].
   float* sequence_powers;
   const float* input_row_powers;
   const float* step_powers;

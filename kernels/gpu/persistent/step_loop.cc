@@ -52,10 +52,12 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
         {normalizes ? "norm_backward_step" : "backward_step",
          &loop->backward_step_},
         {"mask_states", &loop->mask_states_},
+        {"project_step", &loop->project_step_},
         {"reset_forward", &loop->reset_forward_},
         {"reset_backward", &loop->reset_backward_}}) {
+    if (kernel == &loop->project_step_ && spec.num_proj == 0) continue;
     // Other cells lack the last two.
-    if (kernel == &loop->reset_forward_ && !problem.spec.resets_before()) break;
+    if (kernel == &loop->reset_forward_ && !spec.resets_before()) break;
     CRNN_RETURN_IF_ERROR(CompileKernel(
         normalizes ? "norm_steps.cu" : "steps.cu", entry, macros, kernel));
   }
@@ -69,7 +71,7 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
   const int64_t units = spec.num_units, outputs = spec.output_size();
   const int64_t states = dirs * problem.batch_size * units;
   const auto item = static_cast<int64_t>(SizeOf(problem.dtype));
-  const bool halves = loop.halves_ && (is_backward || spec.num_proj == 0);
+  const bool halves = loop.halves_.has_value();
   const auto sum = static_cast<int64_t>(SizeOf(SumType(problem.dtype)));
   const bool has_masks = problem.has_recurrent_dropout();
   const auto take = [&](int64_t count, int64_t rows, int64_t columns,
@@ -81,11 +83,9 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
             rows,
             columns,
             pitch,
-            is_halved};
+            is_halved ? arena->Take<float>(count * rows) : nullptr};
   };
   if (halves) {
-    row_powers = arena->Take<float>(dirs * gates * units);
-    buffers.row_powers = row_powers;
     buffers.sequence_powers = arena->Take<float>(dirs * problem.batch_size);
   }
   if (has_masks) buffers.masks = arena->Take<unsigned char>(states);
@@ -109,6 +109,7 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
   buffers.is_training = problem.is_training;
   recurrent = has_masks ? take(dirs * gates, units, outputs)
                         : take(dirs, gates * units, outputs, halves);
+  buffers.row_powers = recurrent.row_powers;
   if (spec.resets_before()) {
     buffers.candidate_operands = arena->Take<char>(states * item);
     buffers.candidate_products = arena->Take<char>(states * sum);
@@ -123,9 +124,11 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
     }
   }
   if (spec.num_proj == 0) return;
-  buffers.projected =
-      arena->Take<char>(dirs * problem.batch_size * outputs * item);
-  projection = take(dirs, outputs, units);
+  const int64_t projected = dirs * problem.batch_size * outputs;
+  buffers.projected = arena->Take<char>(projected * item);
+  if (!is_backward) buffers.projected_sums = arena->Take<char>(projected * sum);
+  projection = take(dirs, outputs, units, halves && !is_backward);
+  buffers.projection_powers = projection.row_powers;
 }
 
 template <typename Arguments>
@@ -138,24 +141,24 @@ RnnStatus StepLoop::Begin(const Handles& handles, const Memory& memory,
     const auto& direction = arguments.direction[d];
     const char* const weights =
         static_cast<const char*>(direction.recurrent_weights);
-    const int64_t rows = spec.kind().gates_of_h * spec.num_units;
-    const int64_t columns = spec.output_size();
-    const int64_t of_candidate = rows * columns * item;
+    const int64_t of_candidate =
+        spec.kind().gates_of_h * spec.num_units * spec.output_size() * item;
     const std::pair<const Matrices*, const void*> copies[] = {
         {&memory.recurrent, weights},
         {&memory.candidate, weights + of_candidate},
         {&memory.projection, direction.projection}};
     for (const auto& [matrices, from] : copies) {
-      const int64_t bytes = matrices->count / spec.num_dirs() * matrices->rows *
-                            matrices->columns * item;
+      const int64_t rows = matrices->rows, columns = matrices->columns;
+      const int64_t bytes =
+          matrices->count / spec.num_dirs() * rows * columns * item;
       if (bytes == 0) continue;
-      if (matrices->is_halved) {
+      if (matrices->row_powers != nullptr) {
         CRNN_RETURN_IF_ERROR(
             halves_->Rows(handles.stream, rows, columns, columns, from,
                           /*least=*/0.0f, matrices->pitch,
                           static_cast<uint16_t*>(matrices->weights) +
                               d * rows * matrices->pitch,
-                          memory.row_powers + d * rows));
+                          matrices->row_powers + d * rows));
         continue;
       }
       char* const to = static_cast<char*>(matrices->weights) + d * bytes;
@@ -178,7 +181,7 @@ RnnStatus StepLoop::MultiplyAll(const Handles& handles,
   const int64_t n = is_backward ? matrices.columns : matrices.rows;
   const int64_t k = is_backward ? matrices.rows : matrices.columns;
   return Multiply(handles.blas,
-                  matrices.is_halved
+                  matrices.row_powers != nullptr
                       ? kHalfProducts
                       : ProductType{problem_.dtype, allows_tf32_},
                   batch, n, k, {operands, k, false, batch * k},
@@ -217,13 +220,13 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
                        /*adds=*/false, to, to_type);
   };
   const RnnDataType sums = SumType(problem_.dtype);
-  if (memory.recurrent.is_halved) {
+  if (buffers.row_powers != nullptr) {
     // A GRU's h is within its first h and 1.
     const bool keeps = problem_.spec.rnn_mode == RnnMode::kGru;
     const int64_t batch = problem_.batch_size;
     for (int64_t d = 0; d < problem_.spec.num_dirs(); ++d) {
       CRNN_RETURN_IF_ERROR(
-          halves_->Rows(handles.stream, batch, problem_.spec.num_units,
+          halves_->Rows(handles.stream, batch, problem_.spec.output_size(),
                         arguments.state_stride, arguments.direction[d].first_h,
                         /*least=*/keeps ? 1.0f : 0.0f, 0, nullptr,
                         buffers.sequence_powers + d * batch));
@@ -243,9 +246,14 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
     CRNN_RETURN_IF_ERROR(enqueue(forward_step_, step));
     if (!projects) continue;
     CRNN_RETURN_IF_ERROR(multiply(memory.projection, buffers.operands,
-                                  buffers.projected, problem_.dtype));
+                                  buffers.projected_sums, sums));
+    const Grid of_sequences = {
+        problem_.spec.num_dirs() * problem_.batch_size,
+        Halves::ThreadsOfRow(problem_.spec.num_proj, /*numbers=*/1)};
+    CRNN_RETURN_IF_ERROR(Launch(project_step_, handles.stream, of_sequences,
+                                arguments, buffers, static_cast<int>(step)));
   }
-  return projects ? enqueue(forward_step_, problem_.max_time) : RnnStatus();
+  return {};
 }
 
 RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
@@ -255,7 +263,7 @@ RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
   CRNN_RETURN_IF_ERROR(Begin(handles, memory, layer, seed, arguments));
   const bool projects = problem_.spec.num_proj > 0;
   const StepBuffers& buffers = memory.buffers;
-  const Grid grid = memory.recurrent.is_halved || problem_.spec.normalizes()
+  const Grid grid = buffers.row_powers != nullptr || problem_.spec.normalizes()
                         ? GridOfSequences()
                         : GridOver(NumStates());
   const auto enqueue = [&](CUkernel kernel, int64_t step) {

@@ -17,14 +17,14 @@ namespace persistent {
 
 // Takes the place of the persistent kernel. A step is a product of cuBLAS for
 // all gates of both directions, and one kernel of steps.cu. With projections,
-// there is a product for them as well. If a GRU's reset gate acts before the
-// product, the candidate has a product of its own, and the reset gate a kernel.
-// A layer that normalises its sums has the kernels of norm_steps.cu instead.
-// With recurrent dropout, each gate's matrix reads h through a mask of its own,
-// so the product is batched over the gates. Where TF32 is allowed and h has a
-// bound, products are in float16. The kernels read and write what the
-// persistent kernel does, but take the sequences in their own order, also in
-// `bias_sums`.
+// there are a product and a kernel for them as well. If a GRU's reset gate acts
+// before the product, the candidate has a product of its own, and the reset
+// gate a kernel. A layer that normalises its sums has the kernels of
+// norm_steps.cu instead. With recurrent dropout, each gate's matrix reads h
+// through a mask of its own, so the product is batched over the gates. Where
+// TF32 is allowed and h has a bound, products are in float16. The kernels read
+// and write what the persistent kernel does, but take the sequences in their
+// own order, also in `bias_sums`.
 class StepLoop {
  public:
   // Gets the kernels, which are compiled unless that was done before. The
@@ -38,14 +38,13 @@ class StepLoop {
   struct Matrices {
     void* weights;
     int64_t count, rows, columns, pitch;
-    bool is_halved = false;  // In float16.
+    float* row_powers = nullptr;  // Unless it is null, it is in float16.
   };
   // The memory that a pass uses for one layer after the other.
   struct Memory {
     Memory(const StepLoop& loop, bool is_backward, Arena* arena);
 
     StepBuffers buffers = {};
-    float* row_powers = nullptr;  // That of `buffers`, to be written.
     // Copies of the recurrent matrices and of the projections. In the buffer of
     // parameters, they may not be aligned, and those of the two directions are
     // not evenly apart. The candidates' are apart if a GRU's candidate reads
@@ -88,11 +87,11 @@ class StepLoop {
 
   RnnProblem problem_;
   bool allows_tf32_ = false;
-  // Where the products of the recurrent matrices are in float16: with a
-  // projection, only those of the backward pass.
+  // Where products are in float16: all but the backward pass's of projections.
   std::optional<Halves> halves_;
   CUkernel draw_masks_ = nullptr, forward_step_ = nullptr,
            backward_step_ = nullptr, mask_states_ = nullptr;
+  CUkernel project_step_ = nullptr;  // Only with projections.
   // Only of a GRU whose reset gate acts before the product.
   CUkernel reset_forward_ = nullptr, reset_backward_ = nullptr;
 };

@@ -68,19 +68,27 @@ struct Place {
     return steps.sequence_powers[direction * batch + b];
   }
   // That of the h that a step's products read. Without bounds of their own are
-  // only the first h, and a GRU's, which may be as large as its first.
+  // only the first h, a projected one, and a GRU's, which may be as large as
+  // its first.
   float PowerOfH(int step) const {
-    return CellType::kReadsH || step == 0 ? SequencePower() : 1.0f;
+    const bool is_bounded =
+        !CellType::kReadsH && step > 0 && steps.projected == nullptr;
+    return is_bounded ? 1.0f : SequencePower();
   }
-  void StoreHalf(int at, float value, float power) const {
-    static_cast<Half*>(steps.operands)[at] = ToHalf(ScaleOf(power) * value);
+  void StoreHalf(void* to, int at, float value, float power) const {
+    static_cast<Half*>(to)[at] = ToHalf(ScaleOf(power) * value);
   }
   // Stores h where the products of a step read it.
   void StoreOperand(Sum h, int step) const {
-    if (steps.row_powers != nullptr) {
-      StoreHalf(i, h, PowerOfH(step));
-    } else if (steps.projected != nullptr) {
-      StoreItem(steps.projected, OfOutput(), h);
+    const bool halves = steps.row_powers != nullptr;
+    if (steps.projected != nullptr) {
+      if (halves) {
+        StoreHalf(steps.projected, OfOutput(), h, PowerOfH(step));
+      } else {
+        StoreItem(steps.projected, OfOutput(), h);
+      }
+    } else if (halves) {
+      StoreHalf(steps.operands, i, h, PowerOfH(step));
     } else if (steps.masks == nullptr) {
       StoreItem(steps.operands, i, h);
     } else {
@@ -217,10 +225,12 @@ void StoreCell(const Own<ForwardArguments>& at, int step, Sum h, Sum c,
   const int units = at.steps.units;
   const bool projects = at.steps.projected != nullptr;
   const Index row = at.RowAt(step);
-  if (projects) {
-    StoreItem(at.steps.operands, at.i, h);
-  } else {
+  if (!projects) {
     StoreItem(my.output, row * at.all.output_stride + at.unit, h);
+  } else if (at.steps.row_powers != nullptr) {
+    at.StoreHalf(at.steps.operands, at.i, h, 1.0f);
+  } else {
+    StoreItem(at.steps.operands, at.i, h);
   }
   if (my.all_c != nullptr) StoreItem(my.all_c, at.OfCell(row), c);
   if (!at.steps.is_training) return;

@@ -8,17 +8,6 @@ namespace {
 // In the choice of a power, a float counts this much less than the operands.
 constexpr float kFarBelow = 1.0f / (1ull << 60);
 
-// Stores the projected h of the step before where it is wanted.
-void StoreProjected(const Own<ForwardArguments>& at, int step) {
-  if (step <= 0 || step > at.sequence.length) return;
-  const Item h = static_cast<const Item*>(at.steps.projected)[at.OfOutput()];
-  static_cast<Item*>(
-      at.my.output)[at.RowAt(step - 1) * at.all.output_stride + at.unit] = h;
-  if (step == at.sequence.length) {
-    static_cast<Item*>(at.my.last_h)[at.state] = h;
-  }
-}
-
 // Returns the gradient of the output of the step before, with which the sum
 // begins that is the gradient of the projected h after that step.
 Sum BegunSum(const Own<BackwardArguments>& at, int step) {
@@ -110,16 +99,12 @@ extern "C" __global__ void reset_backward(const BackwardArguments all,
 }
 
 // Computes the cells of a step after its products. Step -1 stands for the first
-// states, which the first step reads. With projections, a step also stores the
-// h of the step before, so there is one more after the last.
+// states, which the first step reads.
 extern "C" __global__ void forward_step(const ForwardArguments all,
                                         StepBuffers steps, int step) {
   const Index count = Place::Count(steps, all.sequences.batch);
-  const bool projects = steps.projected != nullptr;
   for (Index i = FirstIndex(); i < count; i += IndexStep()) {
     const Own<ForwardArguments> at(all, steps, i);
-    if (projects && at.unit < steps.outputs) StoreProjected(at, step);
-    if (step == all.sequences.steps) continue;
     if (at.IsPadding(step)) {
       StorePadding(at, step);
       continue;
@@ -133,6 +118,46 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
       StoreCell(at, step, h, c, kept);
     }
     StoreStates(at, step, h, c);
+  }
+}
+
+// Stores the projected h after a step, and makes what the next step's products
+// read. A block takes a sequence in one direction, of whose h it finds the
+// power if products are in float16.
+extern "C" __global__ void __launch_bounds__(1024)
+    project_step(const ForwardArguments all, StepBuffers steps, int step) {
+  const bool halves = steps.row_powers != nullptr;
+  const auto of_unit = [&](int unit) {
+    return Own<ForwardArguments>(
+        all, steps, static_cast<Index>(blockIdx.x) * steps.units + unit);
+  };
+  const Own<ForwardArguments> first = of_unit(0);
+  if (first.IsPadding(step)) return;
+  const bool is_last = first.IsLast(step);
+  Item* const output = static_cast<Item*>(first.my.output) +
+                       first.RowAt(step) * all.output_stride;
+  Word largest = 0;
+  for (int unit = threadIdx.x; unit < steps.outputs; unit += blockDim.x) {
+    const Own<ForwardArguments> at = of_unit(unit);
+    Sum h = static_cast<const Sum*>(steps.projected_sums)[at.OfOutput()];
+    if (halves) {
+      const int row = at.direction * steps.outputs + unit;
+      h = Unscaled(h, steps.projection_powers[row], 1.0f);
+      largest = max(largest, MagnitudeOf(h));
+    }
+    output[unit] = FromFloat(h);
+    if (is_last) {
+      StoreItem(at.my.last_h, at.state, h);
+    } else if (!halves) {
+      StoreItem(steps.projected, at.OfOutput(), h);
+    }
+  }
+  if (!halves || is_last) return;
+  const float power = PowerOf(LargestOfBlock(largest));
+  if (threadIdx.x == 0) first.SequencePower() = power;
+  for (int unit = threadIdx.x; unit < steps.outputs; unit += blockDim.x) {
+    const Own<ForwardArguments> at = of_unit(unit);
+    at.StoreHalf(steps.projected, at.OfOutput(), ToFloat(output[unit]), power);
   }
 }
 
@@ -254,7 +279,8 @@ extern "C" __global__ void __launch_bounds__(1024)
       const Sum gradient =
           has_none ? 0.0f
                    : ToFloat(gates[CellType::RecurrentSlot(gate) * units]);
-      at.StoreHalf(at.OfGate(gate), at.RowPower(gate) * gradient, power);
+      at.StoreHalf(steps.operands, at.OfGate(gate),
+                   at.RowPower(gate) * gradient, power);
     }
   }
 }
