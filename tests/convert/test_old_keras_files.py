@@ -277,9 +277,24 @@ def keras_1_weights() -> dict[str, list[tuple[str, np.ndarray]]]:
     }
 
 
-def test_keras_1(tmp_path):
-    weights = keras_1_weights()
-    path = write(tmp_path / "m.h5", weights, keras_1_config(), "1.2.2")
+def functional(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns the config of a model whose layers call each other, as Keras 1 has it."""
+    config["config"][0]["config"].pop("batch_input_shape")
+    start = {"name": "input_1", "batch_input_shape": [None, None, 4], "input_dtype": "float32"}
+    layers = [{"class_name": "InputLayer", "config": start, "name": "input_1", "inbound_nodes": []}]
+    for each in config["config"]:
+        places = {"name": each["config"]["name"], "inbound_nodes": [[[layers[-1]["name"], 0, 0]]]}
+        layers.append({**each, **places})
+    ends = {"input_layers": [["input_1", 0, 0]], "output_layers": [[layers[-1]["name"], 0, 0]]}
+    return {"class_name": "Model", "config": {"name": "model_1", "layers": layers, **ends}}
+
+
+@pytest.mark.parametrize("is_functional", [False, True])
+def test_keras_1(is_functional, tmp_path):
+    weights, config = keras_1_weights(), keras_1_config()
+    if is_functional:
+        weights, config = {"input_1": [], **weights}, functional(config)
+    path = write(tmp_path / "m.h5", weights, config, "1.2.2")
     arrays = {name: array for of_layer in weights.values() for name, array in of_layer}
 
     def joined(layer: str, gates: str) -> list[np.ndarray]:
@@ -295,7 +310,8 @@ def test_keras_1(tmp_path):
     model = crnn.load_keras_model(path)
     np.testing.assert_allclose(model(inputs), expected, atol=1e-6)
     assert [layer.name for layer in model.layers] == list(weights)
-    assert model.layers[0].dropout == 0.1 and not model.layers[1].reset_after
+    assert model.get_layer("lstm_1").dropout == 0.1
+    assert not model.get_layer("gru_1").reset_after
     report = str(crnn.acceleration_report(crnn.accelerate(model)))
     assert "as Keras" not in report
     refusals = [each.convert for each in file_inspection.inspect_file(path)]
