@@ -47,6 +47,10 @@ class RnnConfig:
             of a hard sigmoid, the slope is 0.
         recurrent_activation: likewise, what the gates of an LSTM or GRU pass through.
         layer_norm_epsilon: of the modes with layer normalization, what is added to variances.
+        zoneout: rate at which units of h stay what they were before a step, in [0, 1), without
+            projection and layer normalization. In inference, h is the mean of both by this rate.
+        cell_zoneout: likewise of an LSTM's c, without peepholes too. The new h is made of the c of
+            which nothing has stayed. Either is limited by `cell_clip` before.
 
     Raises:
         TypeError: if a number is of the wrong type.
@@ -67,6 +71,8 @@ class RnnConfig:
     activation: str = ""
     recurrent_activation: str = ""
     layer_norm_epsilon: float = 1e-12
+    zoneout: float = 0.0
+    cell_zoneout: float = 0.0
 
     def __post_init__(self) -> None:
         checks: dict[Any, Callable[[str, Any], Any]]
@@ -101,6 +107,16 @@ class RnnConfig:
     @property
     def is_lstm(self) -> bool:
         return self.layout.has_c
+
+    @property
+    def has_zoneout(self) -> bool:
+        return self.zoneout > 0 or self.cell_zoneout > 0
+
+    @property
+    def draws_masks(self) -> bool:
+        """Whether training draws random masks."""
+        has_dropout = (self.dropout > 0 and self.num_layers > 1) or self.recurrent_dropout > 0
+        return has_dropout or self.has_zoneout
 
     @property
     def normalizes(self) -> bool:

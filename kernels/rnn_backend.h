@@ -66,6 +66,9 @@ struct RnnProblem {
   // In training, dropout is active, and the forward pass leaves a reserve space
   // for a backward pass.
   bool is_training = true;
+  // Whether there is a seed. Without one, zoneout takes the expected values of
+  // its masks, as inference does.
+  bool has_seed = true;
   RnnAlgorithm algorithm = RnnAlgorithm::kAuto;
 
   bool has_dropout_between_layers() const {
@@ -80,6 +83,9 @@ struct RnnProblem {
   }
   bool has_recurrent_dropout() const {
     return is_training && spec.recurrent_dropout > 0.0f;
+  }
+  bool draws_zones() const {
+    return is_training && has_seed && spec.has_zoneout();
   }
   // Says what cuDNN lacks of the problem; empty if it lacks nothing.
   std::string LackOfCudnn() const {
@@ -97,7 +103,8 @@ template <typename Problem, typename Visit>
 std::enable_if_t<std::is_same_v<std::decay_t<Problem>, RnnProblem>> VisitFields(
     Problem& problem, Visit& visit) {
   auto& [spec, dtype, max_time, batch_size, time_major, has_sequence_lengths,
-         has_resets, has_cell_sequences, is_training, algorithm] = problem;
+         has_resets, has_cell_sequences, is_training, has_seed, algorithm] =
+      problem;
   VisitFields(spec, [&](const char*, AttrOf, auto& field) { visit(field); });
   visit(dtype);
   visit(max_time);
@@ -107,6 +114,7 @@ std::enable_if_t<std::is_same_v<std::decay_t<Problem>, RnnProblem>> VisitFields(
   visit(has_resets);
   visit(has_cell_sequences);
   visit(is_training);
+  visit(has_seed);
   visit(algorithm);
 }
 

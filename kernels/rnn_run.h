@@ -72,6 +72,7 @@ class RnnRunReader {
     problem.has_sequence_lengths = attrs_.has_sequence_lengths;
     problem.has_resets = attrs_.num_resets > 0;
     problem.has_cell_sequences = num_cells() > 0;
+    problem.has_seed = num_seeds() > 0;
     if (problem.max_time > std::numeric_limits<int32_t>::max() ||
         problem.batch_size > std::numeric_limits<int32_t>::max()) {
       return InvalidArgument(

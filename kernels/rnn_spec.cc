@@ -143,6 +143,7 @@ std::string CellClipError(double cell_clip) {
 }
 
 std::string RnnSpec::LackOfCudnn() const {
+  if (has_zoneout()) return "zoneout";
   return has_own_activations() ? std::string("rnn_mode ") + kind().name
                                : "activations other than the cell's own";
 }
@@ -184,9 +185,10 @@ std::string RnnSpec::Error() const {
            std::to_string(input_size) + " and num_units " +
            std::to_string(num_units);
   }
-  for (const auto& [name, rate] :
-       {std::pair("dropout", dropout),
-        std::pair("recurrent_dropout", recurrent_dropout)}) {
+  for (const auto& [name, rate] : {std::pair("dropout", dropout),
+                                   {"recurrent_dropout", recurrent_dropout},
+                                   {"zoneout", zoneout},
+                                   {"cell_zoneout", cell_zoneout}}) {
     if (!(rate >= 0.0f && rate < 1.0f)) {
       return std::string(name) + " must lie in [0, 1), but received " +
              Text(rate);
@@ -194,14 +196,27 @@ std::string RnnSpec::Error() const {
   }
   const std::string cell_clip_error = CellClipError(Exact(cell_clip));
   if (!cell_clip_error.empty()) return cell_clip_error;
-  if (cell_clip > 0.0f && !is_lstm()) {
-    return "cell_clip is for LSTMs only, but received " + Text(cell_clip) +
-           " with rnn_mode '" + kind().name + "'";
+  for (const auto& [name, value] :
+       {std::pair("cell_clip", cell_clip), {"cell_zoneout", cell_zoneout}}) {
+    if (value == 0.0f || is_lstm()) continue;
+    return std::string(name) + " is for LSTMs only, but received " +
+           Text(value) + " with rnn_mode '" + kind().name + "'";
   }
-  if (normalizes() && (num_proj > 0 || cell_clip > 0.0f)) {
-    return "layer normalization takes no num_proj and no cell_clip, but "
-           "received num_proj " +
-           std::to_string(num_proj) + " and cell_clip " + Text(cell_clip);
+  if (normalizes() && num_proj > 0) {
+    return Received("layer normalization takes no num_proj", num_proj);
+  }
+  if (normalizes() && cell_clip > 0.0f) {
+    return "layer normalization takes no cell_clip, but received " +
+           Text(cell_clip);
+  }
+  if (has_zoneout() && num_proj > 0) {
+    return Received("zoneout takes no num_proj", num_proj);
+  }
+  if (has_zoneout() &&
+      (normalizes() || (cell_zoneout > 0.0f && kind().num_vectors > 0))) {
+    return "zoneout takes no layer normalization, and that of c no peepholes, "
+           "but received rnn_mode '" +
+           std::string(kind().name) + "'";
   }
   if (!(layer_norm_epsilon >= std::numeric_limits<float>::min() &&
         layer_norm_epsilon <= std::numeric_limits<float>::max())) {

@@ -156,17 +156,21 @@ struct RnnSpec {
   Activation recurrent_activation = Activation::kOwn;  // Of gates.
   // It is added to variances by cells that normalise.
   float layer_norm_epsilon = kLayerNormEpsilon;
+  float zoneout = 0.0f;       // Of h.
+  float cell_zoneout = 0.0f;  // Of c.
 
   const CellKind& kind() const { return KindOf(rnn_mode); }
   bool is_lstm() const { return kind().has_c; }
   bool resets_before() const { return kind().resets_before; }
   bool normalizes() const { return kind().num_norms > 0; }
+  bool has_zoneout() const { return zoneout > 0.0f || cell_zoneout > 0.0f; }
+  bool reads_h() const { return kind().reads_h || has_zoneout(); }
   bool has_own_activations() const {
     return activation == Activation::kOwn &&
            recurrent_activation == Activation::kOwn;
   }
   bool is_in_cudnn() const {
-    return kind().is_in_cudnn() && has_own_activations();
+    return kind().is_in_cudnn() && has_own_activations() && !has_zoneout();
   }
   bool bounds_h() const {
     return BoundsH(rnn_mode, activation, recurrent_activation);
@@ -206,10 +210,11 @@ struct RnnSpec {
   // That of tf.contrib.layers.layer_norm, which TensorFlow 1's cell calls.
   static constexpr float kLayerNormEpsilon = 1e-12f;
   // The random counter of a dropout mask has 16 bits for the layer. The masks
-  // of recurrent dropout have the last number, which no mask of outputs has,
-  // however many layers a network has.
-  static constexpr int64_t kMaxLayers = int64_t{1} << 16;
-  static constexpr int64_t kRecurrentDropoutLayer = kMaxLayers - 1;
+  // of recurrent dropout and of zoneout have the last numbers, which no mask of
+  // outputs has, however many layers a network has.
+  static constexpr int64_t kMaxLayers = (int64_t{1} << 16) - 1;
+  static constexpr int64_t kRecurrentDropoutLayer = kMaxLayers;
+  static constexpr int64_t kZoneoutLayer = kMaxLayers - 1;
   // This bounds every other size, since libraries such as cuDNN take 32-bit
   // sizes.
   static constexpr int64_t kMaxSize = (int64_t{1} << 31) - 1;
@@ -231,7 +236,8 @@ std::enable_if_t<std::is_same_v<std::decay_t<Spec>, RnnSpec>> VisitFields(
     Spec&& spec, const Visit& visit) {
   auto& [rnn_mode, num_layers, num_units, num_proj, input_size, input_mode,
          direction, bias_mode, dropout, cell_clip, recurrent_dropout,
-         activation, recurrent_activation, layer_norm_epsilon] = spec;
+         activation, recurrent_activation, layer_norm_epsilon, zoneout,
+         cell_zoneout] = spec;
   visit("rnn_mode", AttrOf::kAllOps, rnn_mode);
   visit("num_layers", AttrOf::kAllOps, num_layers);
   visit("num_units", AttrOf::kAllOps, num_units);
@@ -246,6 +252,8 @@ std::enable_if_t<std::is_same_v<std::decay_t<Spec>, RnnSpec>> VisitFields(
   visit("activation", AttrOf::kPasses, activation);
   visit("recurrent_activation", AttrOf::kPasses, recurrent_activation);
   visit("layer_norm_epsilon", AttrOf::kPasses, layer_norm_epsilon);
+  visit("zoneout", AttrOf::kPasses, zoneout);
+  visit("cell_zoneout", AttrOf::kPasses, cell_zoneout);
 }
 
 // Tells whether networks have the same parameters.

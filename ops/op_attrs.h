@@ -29,6 +29,8 @@
       .Attr("activation: string = ''")                \
       .Attr("recurrent_activation: string = ''")      \
       .Attr("layer_norm_epsilon: float = 1e-12")      \
+      .Attr("zoneout: float = 0.0")                   \
+      .Attr("cell_zoneout: float = 0.0")              \
       .Attr("Tseed: list({int64}) >= 0 = [DT_INT64]") \
       .Attr("Tresets: list({bool}) >= 0 = []")        \
       .Attr("Tcells: list({float64, float32, float16, bfloat16}) >= 0 = []")

@@ -196,8 +196,8 @@ sequence_lengths: [batch], each in [0, time], if has_sequence_lengths; else
   end are zero, and its final state is the state at its end. On a GPU, int32
   lengths are read from host memory and int64 lengths from the GPU's memory; an
   int64 length that is out of range makes its sequence's outputs NaN.
-seed: One tensor, [2]. The masks of dropout and recurrent_dropout are a function of
-  these two integers and of a number's place. It is the same function on CPUs and
+seed: One tensor, [2]. The masks of dropout, recurrent_dropout and zoneout are a
+  function of these two integers and of a number's place. It is the same function on CPUs and
   in a GPU's persistent kernels. cuDNN has another one for dropout, which also
   depends on the sequences' shape. Where no masks are drawn, there may be no
   seed: it is read from host memory, and a constant there splits a function that
@@ -221,6 +221,11 @@ recurrent_dropout: The rate at which numbers of the hidden states are dropped
   before the recurrent matrices multiply them, in training only. Each gate of each
   pseudo-layer has a mask of its own, [batch, P], which stays the same in all
   steps. GPUs run it by the algorithm persistent only.
+zoneout: The rate at which units of h stay what they were before a step. In
+  training with a seed, a mask says which; otherwise h is the mean of both by this
+  rate. GPUs run it by the algorithm persistent only, step by step.
+cell_zoneout: The same of an LSTM's c. The new h is made of the new c, of which
+  nothing has stayed. Before that, cell_clip limits both c.
 algorithm: What runs the network on a GPU. persistent stands for this package's
   kernels; standard, persist_static and persist_static_small_h are algorithms of
   cuDNN's; cudnn is one of these by a rule; auto is what a rule takes for the

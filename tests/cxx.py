@@ -109,9 +109,10 @@ def activation_macros(config: Any) -> list[str]:
     ]
 
 
-def cell_macro(rnn_mode: str) -> str:
+def cell_macro(rnn_mode: str, has_zoneout: bool = False) -> str:
     """Returns the compiler's option that says which kind of cell kernels are for."""
-    return f"-DCELL={rnn_mode.title().replace('_', '')}"
+    cell = rnn_mode.title().replace("_", "")
+    return f"-DCELL={f'Zoneout<{cell}>' if has_zoneout else cell}"
 
 
 def standard_headers(directory: pathlib.Path) -> list[str]:

@@ -68,6 +68,8 @@ def config_of(layer: Any) -> RnnConfig:
         dropout=layer.dropout,
         cell_clip=getattr(layer, "cell_clip", None) or 0.0,
         layer_norm_epsilon=getattr(layer, "layer_norm_epsilon", 1e-12),
+        zoneout=layer.zoneout,
+        cell_zoneout=getattr(layer, "cell_zoneout", 0.0),
     )
 
 
@@ -84,9 +86,10 @@ def forward(
     batch_size, max_time = inputs.shape[batch_axis], inputs.shape[1 - batch_axis]
     if states is None:
         states = [np.zeros(shape) for shape in layer.state_shape(batch_size)]
-    masks = None
+    masks = zones = None
     if seed is not None:
         masks = reference.dropout_masks(config, seed, max_time, batch_size)
+        zones = reference.zones(config, seed, max_time, batch_size)
     return reference.forward(
         config,
         inputs,
@@ -94,6 +97,7 @@ def forward(
         *reference.split_params(config, layer.kernel.numpy()),
         sequence_lengths=sequence_lengths,
         masks=masks,
+        zones=zones,
         time_major=layer.time_major,
     )
 

@@ -60,6 +60,7 @@ class Case:
         parts += ["bidirectional"] * (config.direction == "bidirectional")
         parts += [f"dropout{config.dropout:.2f}"] * bool(config.dropout)
         parts += [f"recurrent{config.recurrent_dropout:.2f}"] * bool(config.recurrent_dropout)
+        parts += [f"zoneout{config.zoneout:.2f}-{config.cell_zoneout:.2f}"] * config.has_zoneout
         parts += [f"clip{config.cell_clip:.2f}"] * bool(config.cell_clip)
         parts += filter(None, [config.activation, config.recurrent_activation])
         parts += ["lengths"] * (self.sequence_lengths is not None)
@@ -215,6 +216,23 @@ def layer_normalized(cases: Iterable[Case]) -> list[Case]:
     ]
 
 
+def with_zoneout(cases: Iterable[Case]) -> list[Case]:
+    """Returns the cases that may have zoneout with it: of h, of an LSTM's c or of both."""
+    return [
+        dataclasses.replace(
+            case,
+            config=dataclasses.replace(
+                case.config,
+                zoneout=0.0 if is_lstm and case.index % 3 == 0 else 0.3,
+                cell_zoneout=0.4 if is_lstm and case.index % 3 != 1 else 0.0,
+            ),
+        )
+        for case in cases
+        for is_lstm in [case.config.rnn_mode == "lstm"]
+        if not case.config.num_proj and not case.config.normalizes
+    ]
+
+
 def with_resets(cases: Iterable[Case], every: int = 3) -> list[Case]:
     """Returns the cases, of which every `every`-th one has resets."""
     return [
@@ -345,10 +363,11 @@ def draw_smooth_data(case: Case, dtype: str) -> tuple[Data, Results]:
 
 def run_reference(case: Case, data: Data) -> tuple[reference.Forward, Results]:
     """Returns the reference's forward pass over `data`, and its results."""
-    masks = recurrent_masks = None
+    masks = recurrent_masks = zones = None
     if case.is_training:
         masks = reference.dropout_masks(case.config, data.seed, case.max_time, case.batch_size)
         recurrent_masks = reference.recurrent_dropout_masks(case.config, data.seed, case.batch_size)
+        zones = reference.zones(case.config, data.seed, case.max_time, case.batch_size)
     run = reference.forward(
         case.config,
         data.inputs,
@@ -358,6 +377,7 @@ def run_reference(case: Case, data: Data) -> tuple[reference.Forward, Results]:
         resets=case.resets,
         masks=masks,
         recurrent_masks=recurrent_masks,
+        zones=zones,
         time_major=case.time_major,
     )
     gradients = reference.backward(run, *data[4:])

@@ -18,6 +18,8 @@ kernels. With input-side bias b_W and recurrent-side bias b_R:
           i = sigmoid(N_i(W_i x + ...)), f, g and o likewise, c' = N_c(f c + i g), h' = o tanh(c');
           r and z likewise, g = tanh(N_g(W_g x + b_Wg + r (R_g h + b_Rg)))
     RNN   h' = act(W x + R h + b_W + b_R)
+    Zoneout leaves shares of h and c what they are: with h' and c' from above, h becomes
+          m h + (1 - m) h', and c likewise, with masks m or, in inference, with the rates.
 
 Other activations may take the place of sigmoid, tanh and act.
 
@@ -227,6 +229,26 @@ def recurrent_dropout_masks(config: Any, seed: Sequence[int], batch_size: int) -
     size = config.num_proj or config.num_units
     mask = dropout_mask(seed, 65535, config.recurrent_dropout, (count, batch_size, size))
     return mask.reshape(-1, NUM_GATES[config.rnn_mode], batch_size, size)
+
+
+def zones(config: Any, seed: Sequence[int], max_time: int, batch_size: int) -> np.ndarray | None:
+    """Returns where h and c stay what they are, 1 or 0, [L * D, 2, T, B, H]; None without zoneout.
+
+    The array has the mask of dropout that outputs of layer 65534 would have: what it drops stays.
+    """
+    if not config.has_zoneout:
+        return None
+    shape = (config.num_layers * num_dirs(config), 2, max_time, batch_size, config.num_units)
+    return (
+        np.stack(
+            [
+                (dropout_mask(seed, 65534, rate, shape) == 0)[:, state]
+                for state, rate in enumerate((config.zoneout, config.cell_zoneout))
+            ],
+            axis=1,
+        )
+        * 1.0
+    )
 
 
 # One step of one pseudo-layer, as functions of the two sides' preactivations.
@@ -492,6 +514,7 @@ def forward(
     resets: np.ndarray | None = None,
     masks: list[np.ndarray] | None = None,
     recurrent_masks: np.ndarray | None = None,
+    zones: np.ndarray | None = None,
     time_major: bool = True,
 ) -> Forward:
     """Runs the network.
@@ -506,6 +529,7 @@ def forward(
         resets: [T, B], or [B, T] batch-major, true where a segment begins; None: nowhere.
         masks: per layer but the last, time-major factors of its output; None: no dropout.
         recurrent_masks: [L * D, G, B, P], factors of h for each gate; None: no recurrent dropout.
+        zones: [L * D, 2, T, B, H], shares of h and c that stay; None: the rates.
         time_major: the layout of inputs, states and results.
     """
     x = _swap(inputs, time_major)
@@ -546,6 +570,10 @@ def forward(
                     h,
                     c,
                 )
+                shares = np.float32([config.zoneout, config.cell_zoneout]).astype(np.float64)
+                steps[t]["zones"] = shares = shares if zones is None else zones[index, :, t]
+                new_h = shares[0] * h + (1.0 - shares[0]) * new_h
+                new_c = None if c is None else shares[1] * c + (1.0 - shares[1]) * new_c
                 # A sequence that has ended, or that has not begun in reverse, keeps its state.
                 h = np.where(valid[t], new_h, h)
                 c = None if c is None else np.where(valid[t], new_c, c)
@@ -611,13 +639,18 @@ def backward(
                     for d in d_cells:
                         all_dc = np.split(_swap(d, run.time_major)[t], num_dirs(config), axis=-1)
                         dc = np.where(valid, dc + all_dc[direction], dc)
+                of_h, of_c = run.kept[index][t]["zones"]
+                new_dh = np.where(valid, dh + d_output[direction][t], 0.0)
+                new_dc = None if dc is None else np.where(valid, dc, 0.0)
                 d_input[t], previous_dh, previous_dc, d_params = _step_backward(
                     config,
                     p,
                     run.kept[index][t],
-                    np.where(valid, dh + d_output[direction][t], 0.0),
-                    None if dc is None else np.where(valid, dc, 0.0),
+                    (1.0 - of_h) * new_dh,
+                    None if dc is None else (1.0 - of_c) * new_dc,
                 )
+                previous_dh = previous_dh + of_h * new_dh if np.any(of_h) else previous_dh
+                previous_dc = None if dc is None else previous_dc + of_c * new_dc
                 dh = np.where(valid, previous_dh, dh)
                 dc = None if dc is None else np.where(valid, previous_dc, dc)
                 dh = np.where(run.anew[direction][t], 0.0, dh)

@@ -68,7 +68,8 @@ def check_layer(layer: Any, target: str, **supported: Any) -> None:
             f"received {layer!r}{what_to_pass(layer)}"
         )
     layer.params_size()  # This raises the error if the layer is not built.
-    for name, value in {"input_mode": constants.CUDNN_INPUT_LINEAR_MODE, **supported}.items():
+    of_all = {"input_mode": constants.CUDNN_INPUT_LINEAR_MODE, "zoneout": 0.0, "cell_zoneout": 0.0}
+    for name, value in {**of_all, **supported}.items():
         received = getattr(layer, name, value)
         if received != value:
             raise ValueError(

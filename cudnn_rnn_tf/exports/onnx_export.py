@@ -162,13 +162,14 @@ def forward(
 
     It is a substitute for `ops.forward`. Networks that ONNX has no nodes for become loops.
     """
-    if is_training and (config.dropout or config.recurrent_dropout):
+    if is_training and config.draws_masks:
         raise ValueError(
             "an ONNX model is for inference, but a layer with dropout is called with training=True"
         )
     dtype = inputs.dtype
     others = (config.num_proj, config.cell_clip, config.activation, config.recurrent_activation)
     is_of_nodes = not (any(others) or config.normalizes or return_cell_sequences)
+    is_of_nodes &= not config.has_zoneout
     if not is_of_nodes or dtype == tf.float64 or resets is not None:
         return step_by_step.forward(
             config,

@@ -90,7 +90,7 @@ def _export_layer(
 def _forward(
     config: RnnConfig, *arguments: Any, is_training: bool, **options: Any
 ) -> tuple[Any, ...]:
-    if is_training and (config.dropout or config.recurrent_dropout):
+    if is_training and config.draws_masks:
         raise ValueError(
             "a portable SavedModel is for inference, but a layer with dropout is called with "
             "training=True in it"

@@ -113,6 +113,9 @@ class CudnnLSTM(_Gated):
         return_cell_sequences: whether to return c' of all steps as well, the last layer's, as
             [B, T, D * H] ([T, B, D * H] time-major) right after the outputs: in their order, zeros
             where they are zeros, and with gradients. On a GPU, steps run one by one then.
+        cell_zoneout: as `zoneout`, of c: c' = M∘c + (1 − M)∘ĉ with ĉ = f∘c + i∘c̃ and masks of its
+            own. As in the paper, ĥ = o∘tanh(ĉ). With `cell_clip`, both are clipped first. Like
+            `zoneout`, it takes no `num_proj` and no `use_layer_norm`, and no `use_peepholes`.
 
     Raises:
         TypeError: if an argument is of the wrong type, or one of another package's layers.
@@ -149,6 +152,7 @@ class CudnnLSTM(_Gated):
         use_layer_norm: bool = False,
         layer_norm_epsilon: float | None = None,
         return_cell_sequences: bool = False,
+        cell_zoneout: float = 0.0,
         recurrent_initializer: Any = None,
         bias_mode: str = "double",
         return_sequences: bool = True,
@@ -164,11 +168,13 @@ class CudnnLSTM(_Gated):
         recurrent_constraint: Any = None,
         bias_constraint: Any = None,
         recurrent_weight_dropout: float = 0.0,
+        zoneout: float = 0.0,
         **kwargs: Any,
     ):
         self._own_arguments = {
             "num_proj": num_proj or 0,
             "cell_clip": cell_clip or 0.0,
+            "cell_zoneout": cell_zoneout,
             "activation": activation,
             "recurrent_activation": recurrent_activation,
             "layer_norm_epsilon": layer_norm_epsilon,
@@ -190,6 +196,10 @@ class CudnnLSTM(_Gated):
     @property
     def cell_clip(self) -> float | None:
         return self._config.cell_clip or None
+
+    @property
+    def cell_zoneout(self) -> float:
+        return self._config.cell_zoneout
 
     @property
     def use_peepholes(self) -> bool:
@@ -278,6 +288,7 @@ class CudnnGRU(_Gated):
         recurrent_constraint: Any = None,
         bias_constraint: Any = None,
         recurrent_weight_dropout: float = 0.0,
+        zoneout: float = 0.0,
         **kwargs: Any,
     ):
         if use_layer_norm and not reset_after:

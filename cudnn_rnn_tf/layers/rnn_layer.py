@@ -88,6 +88,11 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             training, in [0, 1): R' = M∘R / (1 − rate), with one mask M a call for all sequences and
             steps. It is the DropConnect of AWD-LSTMs (Merity et al., "Regularizing and Optimizing
             LSTM Language Models", 2017).
+        zoneout: rate at which units of h stay what they were before a step, in [0, 1), in training
+            drawn anew for each unit, step and sequence: h' = M∘h + (1 − M)∘ĥ, where ĥ is what the
+            layer computes without it (Krueger et al., "Zoneout: Regularizing RNNs by Randomly
+            Preserving Hidden Activations", 2017). In inference, M is the rate. A GPU runs the steps
+            one by one.
         **kwargs: to `keras.layers.Layer`.
 
     Call arguments:
@@ -160,6 +165,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         recurrent_constraint: Any = None,
         bias_constraint: Any = None,
         recurrent_weight_dropout: float = 0.0,
+        zoneout: float = 0.0,
         **kwargs: Any,
     ):
         super().__init__(dtype=dtype, name=name, **kwargs)
@@ -170,6 +176,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             "direction": direction,
             "dropout": dropout,
             "bias_mode": bias_mode,
+            "zoneout": zoneout,
             **self._own_config(),
         }
         # RnnConfig checks the arguments before the input size is known. num_units stands in for the
@@ -212,7 +219,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.recurrent_constraint = keras.constraints.get(recurrent_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        draws_masks = self.dropout > 0 or recurrent_weight_dropout > 0
+        draws_masks = self.dropout or recurrent_weight_dropout or self._config.has_zoneout
         self.seed_generator = (
             seeds.SeedGenerator(self.seed, name="seed_generator") if draws_masks else None
         )
@@ -257,6 +264,10 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
     @property
     def dropout(self) -> float:
         return self._config.dropout
+
+    @property
+    def zoneout(self) -> float:
+        return self._config.zoneout
 
     @property
     def bias_mode(self) -> str:
@@ -378,7 +389,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             self._params(training),
             sequence_lengths=lengths,
             resets=resets,
-            seed=seeds.next_seed(self.seed_generator) if training and self.dropout > 0 else None,
+            seed=self._seed_of_masks() if training else None,
             time_major=self.time_major,
             is_training=bool(training),
             algorithm=self.algorithm,
@@ -396,6 +407,10 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         results = [outputs, *(self._all_outputs(c, given, lengths, packing) for c in cells)]
         results += states if self.return_state else ()
         return tuple(results) if len(results) > 1 else outputs
+
+    def _seed_of_masks(self) -> tf.Tensor | None:
+        has_masks = self.dropout > 0 or self._config.has_zoneout
+        return seeds.next_seed(self.seed_generator) if has_masks else None
 
     def _params(self, training: bool | None) -> tf.Tensor:
         """Returns the buffer as the op reads it."""
@@ -603,7 +618,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
 _LATER = {"algorithm": "auto", "reset_after": True, "use_peepholes": False}
 _LATER |= {"recurrent_weight_dropout": 0.0, "peephole_initializer": None}
 _LATER |= {"use_layer_norm": False, "layer_norm_epsilon": None}
-_LATER |= {"return_cell_sequences": False}
+_LATER |= {"return_cell_sequences": False, "zoneout": 0.0, "cell_zoneout": 0.0}
 
 
 def without_later(config: dict[str, Any]) -> dict[str, Any]:

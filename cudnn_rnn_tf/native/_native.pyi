@@ -24,6 +24,8 @@ class ParamLayout:
         activation: str = "",
         recurrent_activation: str = "",
         layer_norm_epsilon: float = 1e-12,
+        zoneout: float = 0.0,
+        cell_zoneout: float = 0.0,
     ) -> None: ...
     @property
     def size(self) -> int: ...

@@ -264,16 +264,13 @@ def forward(
         inputs.set_shape((None, None, config.input_size))
     has_sequence_lengths = sequence_lengths is not None
     lengths = _lengths_where_they_are(sequence_lengths)
-    draws_masks = is_training and (
-        (config.dropout > 0 and config.num_layers > 1) or config.recurrent_dropout > 0
-    )
     output, output_h, output_c, _, cells = raw_ops.cudnn_rnn_tf_forward(
         input=inputs,
         input_h=states[0],
         input_c=states[1] if config.is_lstm else tf.constant([], dtype),
         params=params,
         sequence_lengths=lengths,
-        seed=[_seed_in_host_memory(seed)] if draws_masks else [],
+        seed=[_seed_in_host_memory(seed)] if is_training and config.draws_masks else [],
         resets=[] if resets is None else [resets],
         Tcells=[dtype] if return_cell_sequences else [],
         time_major=time_major,

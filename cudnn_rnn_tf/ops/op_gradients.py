@@ -66,7 +66,9 @@ def _backward(
         )
         if not attrs["is_training"]:
             # An inference pass keeps nothing for its gradient, so that it is cheap if no gradient
-            # follows. If one does, the pass runs again, still without dropout.
+            # follows. If one does, the pass runs again, still without dropout and, as it has no
+            # seed, with the expected values of zoneout.
+            seeds = []
             run_attrs["dropout"] = run_attrs["recurrent_dropout"] = 0.0
             outputs = raw_ops.cudnn_rnn_tf_forward(
                 *inputs[:5],

@@ -4,6 +4,10 @@
 TensorFlow's own operations and differentiates those twice.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import ops
@@ -45,13 +49,15 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
     vectors = [d_inputs, d_params, *(d_h, d_c)[:num_states]]
 
     def differentiate() -> list[tf.Tensor]:
-        masks = recurrent_masks = None
+        masks = recurrent_masks = stays = None
+        max_time, batch_size = tf.unstack(tf.shape(output)[:2])[:: 1 if time_major else -1]
         if config.dropout and config.num_layers > 1:
             is_ours = bool(resets or of_cells)
             masks = dropout_masks(config, output, lengths, seeds[0], time_major, is_ours)
         if config.recurrent_dropout:
-            batch_size = tf.shape(output)[1 if time_major else 0]
-            recurrent_masks = recurrent_dropout_masks(config, batch_size, seeds[0], output.dtype)
+            recurrent_masks = recurrent_dropout_masks(config, batch_size, seeds[0])
+        if config.has_zoneout and seeds:
+            stays = zones(config, max_time, batch_size, seeds[0])
         with tf.GradientTape() as outer_tape:
             outer_tape.watch([*primals, *cotangents])
             with tf.GradientTape() as inner_tape:
@@ -65,11 +71,12 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
                     resets=resets[0] if resets else None,
                     masks=masks,
                     recurrent_masks=recurrent_masks,
+                    zones=stays,
                     time_major=time_major,
                     unroll=is_traced_later,
                     return_cell_sequences=bool(of_cells),
                 )
-                if masks or recurrent_masks is not None:
+                if masks:
                     outputs = checked(outputs, output)
             first = inner_tape.gradient(
                 [outputs, *states, *cells],
@@ -172,40 +179,45 @@ def dropout_masks(
 
 
 def recurrent_dropout_masks(
-    config: RnnConfig, batch_size: tf.Tensor | int, seed: tf.Tensor, dtype: tf.DType
+    config: RnnConfig, batch_size: tf.Tensor | int, seed: tf.Tensor
 ) -> tf.Tensor:
     """Returns the masks by which recurrent dropout multiplies each gate's states: [L * D, G, B, P].
 
-    A mask is a function of the seed and of its place in this array. A ReLU network can show it: it
-    has a layer for each gate, its initial states are ones, and its recurrent matrices return what
-    they read.
+    On every device, they are the same function of the seed and of a number's place in this array.
     """
-    size, num_gates = config.layout.output_size, config.layout.num_gates
-    probe = RnnConfig(
-        "rnn_relu",
-        config.num_layers * config.layout.num_dirs * num_gates,
-        size,
-        input_size=1,
-        bias_mode="none",
-        recurrent_dropout=config.recurrent_dropout,
+    layout = config.layout
+    lead = (config.num_layers * layout.num_dirs, layout.num_gates)
+    kept = 1.0 - _dropped(
+        seed, 2**16 - 1, (*lead, batch_size, layout.output_size), config.recurrent_dropout
     )
-    # Each layer has an input-side matrix, which is zero here, and a recurrent one.
-    weights = [
-        tf.eye(size, dtype=dtype) if index % 2 else tf.zeros(shape, dtype)
-        for index, shape in enumerate(probe.layout.weight_shapes)
-    ]
-    (state_shape,) = probe.state_shapes(batch_size, True)
-    _, (masks,) = ops.forward(
-        probe,
-        tf.zeros((1, batch_size, 1), dtype),
-        [tf.ones(state_shape, dtype)],
-        ops.canonical_to_params(probe, weights, []),
-        seed=seed,
+    return kept / (1.0 - np.float32(config.recurrent_dropout).astype(np.float64))
+
+
+def zones(
+    config: RnnConfig, max_time: tf.Tensor | int, batch_size: tf.Tensor | int, seed: tf.Tensor
+) -> tf.Tensor:
+    """Returns where zoneout leaves h and c what they were: 1 or 0, [L * D, 2, T, B, H].
+
+    On every device, they are the same function of the seed and of a number's place in this array.
+    """
+    lead = (config.num_layers * config.layout.num_dirs, 2, max_time)
+    rates = np.reshape([config.zoneout, config.cell_zoneout], (2, 1, 1, 1))
+    return _dropped(seed, 2**16 - 2, (*lead, batch_size, config.num_units), rates)
+
+
+def _dropped(seed: tf.Tensor, layer: int, shape: Sequence[Any], rates: Any) -> tf.Tensor:
+    """Returns 1 where a mask with a layer's number drops at these rates, and else 0, in float64.
+
+    kernels/cpu/dropout.h says what is drawn.
+    """
+    key, stream = tf.split(tf.bitcast(seed, tf.uint64), 2)
+    counter = tf.concat([tf.constant([layer << 48], tf.uint64), stream], 0)
+    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=tf.stack(shape), key=key, counter=counter, alg=1, dtype=tf.uint32
     )
-    # The op's attribute is a float32, so the rate is rounded to float32 here too.
-    rate = tf.cast(tf.constant(config.recurrent_dropout, tf.float32), tf.float64)
-    masks = tf.cast(masks > 0, tf.float64) / (1 - rate)
-    return tf.stop_gradient(tf.reshape(masks, (-1, num_gates, batch_size, size)))
+    # The op's attributes are float32.
+    thresholds = np.float32(rates).astype(np.float64) * 2.0**32
+    return tf.cast(tf.cast(words, tf.int64) < thresholds.astype(np.int64), tf.float64)
 
 
 def checked(outputs: tf.Tensor, expected: tf.Tensor) -> tf.Tensor:

@@ -4,6 +4,7 @@ It computes what the fused ops do, more slowly. It runs where the fused ops' lib
 it can be differentiated any number of times.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,6 +50,7 @@ def forward(
     resets: tf.Tensor | None = None,
     masks: Sequence[Sequence[tf.Tensor]] | None = None,
     recurrent_masks: tf.Tensor | None = None,
+    zones: tf.Tensor | None = None,
     time_major: bool = True,
     unroll: bool = False,
     return_cell_sequences: bool = False,
@@ -70,6 +72,8 @@ def forward(
         recurrent_masks: with recurrent dropout, what the states are multiplied with for each gate
             of each pseudo-layer before the recurrent matrices read them, [L * D, G, B, P]; None
             for no recurrent dropout.
+        zones: with zoneout, 1 where h and c stay what they were, else 0, [L * D, 2, T, B, H]; None
+            for the expected values.
         time_major: the layout of inputs, states and what is returned.
         unroll: whether a graph has the operations of each step rather than a loop. The number of
             steps must be static.
@@ -108,15 +112,22 @@ def forward(
     masks_of_states: Sequence[tf.Tensor | None] = [None] * len(pseudo_layers)
     if recurrent_masks is not None:
         masks_of_states = tf.unstack(tf.cast(recurrent_masks, compute_dtype), len(pseudo_layers))
+    zones_of_steps: Sequence[tf.Tensor | None] = [None] * len(pseudo_layers)
+    if zones is not None:
+        zones_of_steps = tf.unstack(
+            tf.concat(tf.unstack(tf.cast(zones, compute_dtype), axis=1), -1), len(pseudo_layers)
+        )
     for layer in range(config.num_layers):
         outputs = []
         for direction in range(num_dirs):
             index = layer * num_dirs + direction
-            sequence, anew = x, None
+            sequence, anew, stays = x, None, zones_of_steps[index]
             if layer > 0 and masks is not None:
                 sequence *= tf.cast(masks[layer - 1][direction], compute_dtype)
             if direction:
                 sequence = reverse_sequences(sequence, sequence_lengths, True)
+                if stays is not None:
+                    stays = reverse_sequences(stays, sequence_lengths, True)
             if begins is not None:
                 anew = begins > 0
                 if direction:
@@ -131,6 +142,7 @@ def forward(
                 [state[index] for state in initial],
                 valid,
                 anew,
+                stays,
                 unroll,
                 return_cell_sequences and layer == config.num_layers - 1,
             )
@@ -172,6 +184,7 @@ def _run_pseudo_layer(
     states: Sequence[tf.Tensor],
     valid: tf.Tensor | None,
     anew: tf.Tensor | None,
+    zones: tf.Tensor | None,
     unroll: bool,
     emits_c: bool,
 ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
@@ -185,6 +198,7 @@ def _run_pseudo_layer(
         states: h [B, P] and an LSTM's c [B, H].
         valid: boolean [T, B, 1]; None where all steps are valid.
         anew: boolean [T, B, 1], where a step starts from zeros; None for nowhere.
+        zones: with zoneout, 1 where h and c stay what they were, [T, B, 2 * H]; None for the rates.
         unroll: whether a graph has no loop.
         emits_c: whether outputs are h and c side by side.
 
@@ -204,15 +218,18 @@ def _run_pseudo_layer(
 
     def run_step(
         input_side: tf.Tensor,
+        states: Sequence[tf.Tensor],
         is_valid: tf.Tensor | None,
         is_anew: tf.Tensor | None,
-        states: Sequence[tf.Tensor],
+        stays: tf.Tensor | None,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         if is_anew is not None:
             # Past a sequence's end, the state stays what it is.
             starts = is_anew if is_valid is None else is_anew & is_valid
             states = [tf.where(starts, tf.zeros_like(state), state) for state in states]
         new_states = step(config, layer, masks, input_side, *states)
+        if config.has_zoneout:
+            new_states = _with_zoneout(config, stays, states, new_states)
         for new, old in zip(new_states, states, strict=True):
             new.set_shape(old.shape)
         output = tf.concat(new_states, axis=-1) if emits_c else new_states[0]
@@ -226,8 +243,8 @@ def _run_pseudo_layer(
     if unroll:
         collected = []
         for time in range(inputs.shape[0]):
-            is_valid, is_anew = (each if each is None else each[time] for each in (valid, anew))
-            output, states = run_step(input_sides[time], is_valid, is_anew, states)
+            options = (each if each is None else each[time] for each in (valid, anew, zones))
+            output, states = run_step(input_sides[time], states, *options)
             collected.append(output)
         return tf.stack(collected), states
     max_time = tf.shape(inputs)[0]
@@ -237,15 +254,13 @@ def _run_pseudo_layer(
         return whole.unstack(tensor)
 
     input_side = array(input_sides)
-    valid_steps, anew_steps = (each if each is None else array(each) for each in (valid, anew))
+    of_steps = [each if each is None else array(each) for each in (valid, anew, zones)]
     element_shape = states[0].shape[:1] + [sum(config.state_sizes()[: 1 + emits_c])]
     outputs = tf.TensorArray(inputs.dtype, size=max_time, element_shape=element_shape)
 
     def body(time: tf.Tensor, outputs: tf.TensorArray, *states: tf.Tensor) -> tuple[Any, ...]:
-        is_valid, is_anew = (
-            each if each is None else each.read(time) for each in (valid_steps, anew_steps)
-        )
-        output, new_states = run_step(input_side.read(time), is_valid, is_anew, states)
+        options = (each if each is None else each.read(time) for each in of_steps)
+        output, new_states = run_step(input_side.read(time), states, *options)
         return time + 1, outputs.write(time, output), *new_states
 
     _, outputs, *final = tf.while_loop(
@@ -255,6 +270,23 @@ def _run_pseudo_layer(
         maximum_iterations=inputs.shape.as_list()[0] or max_time,
     )
     return outputs.stack(), final
+
+
+def _with_zoneout(
+    config: RnnConfig, zones: tf.Tensor | None, old: Sequence[tf.Tensor], new: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Returns the states after a step, of which shares are those before it."""
+    shares: Sequence[Any] = [
+        tf.cast(tf.constant(rate, tf.float32), new[0].dtype)
+        for rate in (config.zoneout, config.cell_zoneout)
+    ]
+    if zones is not None:
+        shares = tf.split(zones, 2, axis=-1)
+    limits = (tf.identity, functools.partial(ops.clip_cell_state, config))
+    return [
+        share * limit(before) + (1.0 - share) * limit(after)
+        for share, limit, before, after in zip(shares, limits, old, new, strict=False)
+    ]
 
 
 def _input_side(config: RnnConfig, layer: PseudoLayer, inputs: tf.Tensor) -> tf.Tensor:

@@ -16,6 +16,7 @@
 //   ThroughLimit(c, factor): the factor, or 0 where Limit changes c.
 //   ReluSlope(y): 1 where y > 0, else 0, as a Factor.
 //   OfVector(i): of a cell with vectors, the unit's number in one of them.
+//   Zone(i): with zoneout, the share of h (0) or c (1) that stays.
 #ifndef CUDNN_RNN_TF_KERNELS_CELLS_CELLS_H_
 #define CUDNN_RNN_TF_KERNELS_CELLS_CELLS_H_
 
@@ -65,6 +66,7 @@ struct CellShape {
   static constexpr bool kHasC = false;
   // Whether a step reads h besides by the recurrent matrices.
   static constexpr bool kReadsH = false;
+  static constexpr bool kZones = false;  // Whether a step calls Zone.
   static constexpr int kVectors = 0, kNorms = 0;
 
   template <typename F, typename V>
@@ -82,11 +84,16 @@ struct CellShape {
 #include "lstm.h"
 #include "lstm_peephole.h"
 #include "rnn.h"
+#include "zoneout.h"
 
 // In the order of RnnMode.
 template <typename... Cells>
 struct CellList {};
 using AllCells = CellList<Lstm, Gru, RnnTanh, RnnRelu, GruResetBefore,
                           LstmPeephole, LstmLayerNorm, GruLayerNorm>;
+// Those that come before the cells that normalise.
+using ZoneoutCells =
+    CellList<Zoneout<Lstm>, Zoneout<Gru>, Zoneout<RnnTanh>, Zoneout<RnnRelu>,
+             Zoneout<GruResetBefore>, Zoneout<LstmPeephole>>;
 
 #endif  // CUDNN_RNN_TF_KERNELS_CELLS_CELLS_H_

@@ -9,8 +9,13 @@ struct Lstm : CellShape<4> {
     kept[1] = f.Gate(z[1]);
     kept[2] = f.Activate(z[2]);
     kept[3] = f.Gate(z[3]);
-    *c = kept[1] * f.Limit(*c) + kept[0] * kept[2];
+    *c = Next(f, kept, *c);
     *h = Output(f, kept, *c);
+  }
+  // The c after a step.
+  template <typename F, typename V>
+  static V Next(const F& f, const V* kept, V c) {
+    return kept[1] * f.Limit(c) + kept[0] * kept[2];
   }
   // The h of a step, which a backward pass with a projection computes again.
   template <typename F, typename V>

@@ -10,7 +10,7 @@ struct LstmPeephole : Lstm {
     kept[0] = f.Gate(z[0] + f.OfVector(0) * before);
     kept[1] = f.Gate(z[1] + f.OfVector(1) * before);
     kept[2] = f.Activate(z[2]);
-    *c = kept[1] * before + kept[0] * kept[2];
+    *c = Next(f, kept, *c);
     kept[3] = f.Gate(z[3] + f.OfVector(2) * f.Limit(*c));
     *h = Output(f, kept, *c);
   }

@@ -24,9 +24,10 @@ struct CpuNetwork<T>::BackwardLayer {
     RightMatrix<T> weights;  // [rows, P]
   };
   struct Scratch {
-    T* dh;  // [strand, h_stride]
-    T* dc;  // [strand, H]
-    T* dy;  // [strand, H], of the unprojected output.
+    T* dh;     // [strand, h_stride]
+    T* dc;     // [strand, H]
+    T* zones;  // Of zoneout, [strand, 2, H].
+    T* dy;     // [strand, H], of the unprojected output.
     // Only with recurrent dropout.
     T* masks;
     // Only where a gate does not read h itself, as with recurrent dropout: the

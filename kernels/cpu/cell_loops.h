@@ -35,7 +35,7 @@ struct CellFunctions {
   };
 
   T clip;  // 0 for none.
-  V vectors[3];
+  V vectors[3], zones[2];
 
   V Sigmoid(V x) const { return CRNN_SIMD_NAME::Sigmoid(x); }
   V Tanh(V x) const { return CRNN_SIMD_NAME::Tanh(x); }
@@ -66,6 +66,7 @@ struct CellFunctions {
     return slope;
   }
   V OfVector(int i) const { return vectors[i]; }
+  V Zone(int i) const { return zones[i]; }
 };
 
 // The same, with the activations that a row names.
@@ -120,6 +121,9 @@ __attribute__((always_inline)) inline Functions FunctionsAt(
   auto functions = FunctionsOf<Functions>(row);
   for (int i = 0; i < Cell::kVectors; ++i) {
     functions.vectors[i] = memory.Load(row.vectors + i * row.stride + j);
+  }
+  for (int i = 0; i < (Cell::kZones ? 1 + Cell::kHasC : 0); ++i) {
+    functions.zones[i] = memory.Load(row.zones + i * row.stride + j);
   }
   return functions;
 }

@@ -62,6 +62,7 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
     scratch = {};
     scratch.dh = arena->Take<T>(strand_size_ * h_stride_);
     if (cell_.has_c) scratch.dc = arena->Take<T>(strand_size_ * units_);
+    scratch.zones = TakeZones(arena);
     if (spec_.normalizes()) {
       scratch.norms =
           arena->Take<T>(division_.parts * (cell_.num_norms + 1) * units_);
@@ -155,7 +156,7 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
     product.c = {{dh}, h_stride_};
     // Of a cell that reads h, dh already holds what passes no gate, to which
     // the products are added.
-    bool is_there = cell_.reads_h;
+    bool is_there = spec_.reads_h();
     for (const auto& segment : layer.segments[group.dir]) {
       if (segment.first >= cell_.gates_of_h * units_) break;
       product.a = StepRows(segment.dz.data, segment.dz.stride, strand, t);
@@ -233,6 +234,7 @@ CellRow<T> CpuNetwork<T>::RowOfStep(const BackwardLayer& layer,
   row.gates = kept.gates + strand.Row(t, r) * gates_ + unit;
   row.h_before = layer.output + previous * layer_out_ + group.dir * out_ + unit;
   if (cell_.num_vectors > 0) row.vectors = layer.vectors[group.dir] + unit;
+  if (spec_.has_zoneout()) row.zones = scratch.zones + r * 2 * units_ + unit;
   row.dh = scratch.dh + r * h_stride_ + unit;
   if (cell_.num_slots > cell_.num_gates)
     row.last_slot = kept.candidate + of_row;
@@ -277,6 +279,7 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
       at.h = layer.unprojected[group.dir] + row * units_ + unit;
     }
     AddCellGradients(layer, group.dir, row, unit, n, at.dc);
+    SetZones(layer.index * dirs_ + group.dir, row, unit, n, at.zones);
     cell.backward(n, at);
     FinishGradients(layer, group_index, step, r, unit, n, at);
   }

@@ -42,6 +42,7 @@ struct CpuNetwork<T>::ForwardLayer {
     T* masked[2];
     uint16_t* rounded[2];  // `h` as bfloat16, if products read it.
     T* c;                  // [strand, H]
+    T* zones;              // Of zoneout, [strand, 2, H].
     T* unprojected;        // [strand, H]
     T* input;              // A chunk's, if converted, [chunk rows, I].
     T* gates;      // In inference, a chunk's: [chunk rows, num_gates * H].
@@ -74,6 +75,7 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
       }
     }
     if (cell_.has_c) scratch.c = arena->Take<T>(strand_size_ * units_);
+    scratch.zones = TakeZones(arena);
     if (spec_.num_proj > 0) {
       scratch.unprojected = arena->Take<T>(strand_size_ * units_);
     }
@@ -354,6 +356,7 @@ CellRow<T> CpuNetwork<T>::RowOfStep(const ForwardLayer& layer,
     row.last_bias = layer.weights.candidate_bias[group(group_index).dir] + unit;
   }
   if (cell_.has_c) row.c = scratch.c + of_units;
+  if (spec_.has_zoneout()) row.zones = scratch.zones + r * 2 * units_ + unit;
   if (cell_.num_vectors > 0) {
     row.vectors = layer.weights.vectors[group(group_index).dir] + unit;
   }
@@ -420,6 +423,7 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
       if (cell_.has_c && rows_.StartsAnew(strand.Position(r), t, group.dir)) {
         std::fill_n(at.c, n, T(0));
       }
+      SetZones(layer.index * dirs_ + group.dir, row, unit, n, at.zones);
       cell.forward(n, at);
       if (problem_.is_training && cell_.has_c) {
         std::copy_n(at.c, n, kept.cell + row * units_ + unit);
@@ -496,8 +500,11 @@ void CpuNetwork<T>::ForwardSecondPhase(const ForwardLayer& layer,
       std::min(panels.last * RightMatrix<T>::PanelCols(), cols) - first;
   for (int64_t r = 0; r < product.rows; ++r) {
     if (!projects) {
-      CellSteps().forward(
-          n, RowOfStep(layer, group_index, of_step, step, r, first));
+      const CellRow<T> at =
+          RowOfStep(layer, group_index, of_step, step, r, first);
+      SetZones(layer.index * dirs_ + group.dir,
+               group.strand->Row(group.Time(step), r), first, n, at.zones);
+      CellSteps().forward(n, at);
     }
     FinishState(layer, group_index, step, r, first, n);
   }

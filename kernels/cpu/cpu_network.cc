@@ -56,7 +56,7 @@ CpuNetwork<T>::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
       h_stride_(RowStride(PaddedDepth(out_))),
       strand_size_(
           CeilDiv(PackedRows::MaxBlockSize(batch_), division_.strands)) {
-  if (has_dropout(spec_.num_layers - 1)) {
+  if (has_dropout(spec_.num_layers - 1) || problem_.draws_zones()) {
     mask_steps_ = rows.CallerRows(/*time_major=*/true);
   }
 }
@@ -122,6 +122,25 @@ void CpuNetwork<T>::DrawMasks(int64_t layer, const Group& group,
   });
 }
 
+template <typename T>
+void CpuNetwork<T>::SetZones(int64_t pseudo_layer, int64_t row, int64_t unit,
+                             int64_t n, T* zones) const {
+  if (zones == nullptr) return;
+  for (const int64_t state : {0, 1}) {
+    T* const to = zones + state * units_;
+    const float rate = state == 0 ? spec_.zoneout : spec_.cell_zoneout;
+    if (problem_.draws_zones()) {
+      const int64_t step =
+          (2 * pseudo_layer + state) * problem_.max_time * batch_ +
+          mask_steps_[row];
+      DrawDropped({{seed_[0], seed_[1]}, RnnSpec::kZoneoutLayer, rate, units_},
+                  step * units_ + unit, n, to);
+    } else {
+      std::fill_n(to, n, static_cast<T>(rate));
+    }
+  }
+}
+
 template struct CpuReserve<float>;
 template struct CpuReserve<double>;
 // Members that other files define are instantiated in those files.
@@ -135,7 +154,9 @@ template struct CpuReserve<double>;
       const;                                                                   \
   template void CpuNetwork<T>::DropOut(int64_t, const T*, T*, Schedule*)       \
       const;                                                                   \
-  template void CpuNetwork<T>::DrawMasks(int64_t, const Group&, T*) const
+  template void CpuNetwork<T>::DrawMasks(int64_t, const Group&, T*) const;     \
+  template void CpuNetwork<T>::SetZones(int64_t, int64_t, int64_t, int64_t,    \
+                                        T*) const
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);
 #undef CRNN_INSTANTIATE

@@ -212,7 +212,8 @@ class CpuNetwork {
 
   const CellKernels<T>& CellSteps() const {
     const SimdKernels<T>& kernels = Kernels<T>();
-    return (spec_.has_own_activations()
+    return (spec_.has_zoneout() ? kernels.zoneout_cells
+            : spec_.has_own_activations()
                 ? kernels.cells
                 : kernels.chosen_cells)[static_cast<int>(spec_.rnn_mode)];
   }
@@ -261,6 +262,14 @@ class CpuNetwork {
     return arena->Take<T>(cell_.num_gates * strand_size_ * h_stride_);
   }
   void DrawMasks(int64_t layer, const Group& group, T* masks) const;
+  // Takes the shares of zoneout, if there is any: [strand, 2, H].
+  T* TakeZones(Arena* arena) const {
+    if (!spec_.has_zoneout()) return nullptr;
+    return arena->Take<T>(2 * strand_size_ * units_);
+  }
+  // Sets those of n units in a row of the gates, from `unit` on.
+  void SetZones(int64_t pseudo_layer, int64_t row, int64_t unit, int64_t n,
+                T* zones) const;
   // Returns where a gate's part of an array from TakeMasks begins.
   T* OfGate(T* masks, int64_t gate) const {
     return masks + gate * strand_size_ * h_stride_;

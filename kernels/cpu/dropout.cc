@@ -35,26 +35,43 @@ Words MaskWords(const DropoutMask& mask, uint64_t group) {
                 mask.seed[0]);
 }
 
-}  // namespace
-
-template <typename T>
-void ApplyDropout(const DropoutMask& mask, int64_t step, const T* from, T* to) {
+// Calls body(i, whether element `first` + i is dropped) for n elements.
+template <typename Body>
+void ForEachElement(const DropoutMask& mask, int64_t first, int64_t n,
+                    const Body& body) {
   const uint32_t threshold = DropoutThreshold(mask.rate);
-  const T scale = T(1) / (T(1) - static_cast<T>(mask.rate));
-  const uint64_t first = static_cast<uint64_t>(step * mask.width);
-  const uint64_t last = first + static_cast<uint64_t>(mask.width);
-  for (uint64_t e = first; e < last;) {
+  for (int64_t i = 0; i < n;) {
+    const uint64_t e = static_cast<uint64_t>(first + i);
     const Words words = MaskWords(mask, e / 4);
-    for (uint64_t w = e % 4; w < 4 && e < last; ++w, ++e) {
-      *to++ = words[w] < threshold ? T(0) : *from * scale;
-      ++from;
+    for (uint64_t w = e % 4; w < 4 && i < n; ++w, ++i) {
+      body(i, words[w] < threshold);
     }
   }
 }
 
-template void ApplyDropout<float>(const DropoutMask&, int64_t, const float*,
-                                  float*);
-template void ApplyDropout<double>(const DropoutMask&, int64_t, const double*,
-                                   double*);
+}  // namespace
+
+template <typename T>
+void ApplyDropout(const DropoutMask& mask, int64_t step, const T* from, T* to) {
+  const T scale = T(1) / (T(1) - static_cast<T>(mask.rate));
+  ForEachElement(mask, step * mask.width, mask.width,
+                 [=](int64_t i, bool is_dropped) {
+                   to[i] = is_dropped ? T(0) : from[i] * scale;
+                 });
+}
+
+template <typename T>
+void DrawDropped(const DropoutMask& mask, int64_t first, int64_t n, T* to) {
+  ForEachElement(mask, first, n, [=](int64_t i, bool is_dropped) {
+    to[i] = static_cast<T>(is_dropped);
+  });
+}
+
+#define CRNN_INSTANTIATE(T)                                                 \
+  template void ApplyDropout<T>(const DropoutMask&, int64_t, const T*, T*); \
+  template void DrawDropped<T>(const DropoutMask&, int64_t, int64_t, T*)
+CRNN_INSTANTIATE(float);
+CRNN_INSTANTIATE(double);
+#undef CRNN_INSTANTIATE
 
 }  // namespace cudnn_rnn_tf

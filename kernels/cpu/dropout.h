@@ -17,7 +17,8 @@ namespace cudnn_rnn_tf {
 //
 // Recurrent dropout has a mask for the states that each recurrent matrix reads.
 // These masks are those of a [L * D, num_gates, B, P] array, with
-// RnnSpec::kRecurrentDropoutLayer as their layer.
+// RnnSpec::kRecurrentDropoutLayer as their layer. Zoneout has those of a [L *
+// D, 2, T, B, H] array, of h and of c, with RnnSpec::kZoneoutLayer.
 struct DropoutMask {
   uint64_t seed[2];
   int64_t layer;
@@ -29,6 +30,10 @@ struct DropoutMask {
 // rows of `width` elements. `from` may be `to`.
 template <typename T>
 void ApplyDropout(const DropoutMask& mask, int64_t step, const T* from, T* to);
+// Sets n numbers to 1 where the mask drops, from element `first` on, and else
+// to 0.
+template <typename T>
+void DrawDropped(const DropoutMask& mask, int64_t first, int64_t n, T* to);
 
 }  // namespace cudnn_rnn_tf
 

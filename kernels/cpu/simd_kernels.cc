@@ -384,6 +384,8 @@ SimdKernels<T> MakeKernels() {
   kernels.add_column_sums = AddColumnSums<T>;
   kernels.cells = MakeCellKernels<T, CellFunctions<T>>(AllCells());
   kernels.chosen_cells = MakeCellKernels<T, ChosenFunctions<T>>(AllCells());
+  kernels.zoneout_cells =
+      MakeCellKernels<T, ChosenFunctions<T>>(ZoneoutCells());
   return kernels;
 }
 

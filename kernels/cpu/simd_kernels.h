@@ -19,13 +19,14 @@ struct CellRow {
   int64_t stride;
   T clip;     // The bound of c, or 0.
   T epsilon;  // Added to variances.
-  // Numbers of an Activation; only chosen_cells read them.
+  // Numbers of an Activation; `cells` do not read them.
   int activation, recurrent_activation;
   T *gates, *last_slot;
   const T* last_bias;  // Added to the slot after the gates.
   const T* h_before;
   T *c, *h;
   const T* vectors;  // `stride` numbers apart, of a cell that has some.
+  T* zones;          // Shares of zoneout, of h and, `stride` on, of c.
   // Of a backward pass.
   const T* c_before;
   T *dh, *dc;
@@ -124,9 +125,10 @@ struct SimdKernels {
                           int64_t stride, T* sums);
 
   // Indexed by RnnMode. The first have the cells' own activations, the others
-  // those that the rows name.
+  // those that the rows name. The last have zoneout.
   const CellKernels<T>* cells;
   const CellKernels<T>* chosen_cells;
+  const CellKernels<T>* zoneout_cells;
 };
 
 // The gates' functions alone, so that tests can check their accuracy.

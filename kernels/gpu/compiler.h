@@ -33,8 +33,9 @@ inline const char* TypeMacro(RnnDataType dtype) {
          : dtype == RnnDataType::kFloat16 ? "IS_FLOAT16"
                                           : "IS_BFLOAT16";
 }
-inline std::string CellMacro(RnnMode mode) {
-  return std::string("CELL=") + KindOf(mode).type;
+inline std::string CellMacro(RnnMode mode, bool has_zoneout = false) {
+  const std::string type = KindOf(mode).type;
+  return "CELL=" + (has_zoneout ? "Zoneout<" + type + ">" : type);
 }
 inline std::vector<std::string> ActivationMacros(Activation activation,
                                                  Activation recurrent) {

@@ -18,7 +18,7 @@ using xla::XlaOp;
 struct Functions {
   float clip;  // 0 for none.
   int activation, recurrent_activation;
-  std::vector<XlaOp> vectors;
+  std::vector<XlaOp> vectors, zones;
 
   XlaOp Sigmoid(XlaOp x) const { return xla::Logistic(x); }
   XlaOp Tanh(XlaOp x) const { return xla::Tanh(x); }
@@ -50,6 +50,7 @@ struct Functions {
     return activation == 0 ? Tanh(x) : Activated(*this, activation, x);
   }
   XlaOp OfVector(int i) const { return vectors[i]; }
+  XlaOp Zone(int i) const { return zones[i]; }
 };
 
 // One pseudo-layer. All of its tensors have the shape of a sequence of one
@@ -70,7 +71,11 @@ class PseudoLayer {
 
   // Replaces h and, if the cell has it, c by the next ones.
   void Run(XlaOp x, XlaOp* h, XlaOp* c) const {
-    RunCell(AllCells(), x, h, c);
+    if (spec_.has_zoneout()) {
+      RunCell(ZoneoutCells(), x, h, c);
+    } else {
+      RunCell(AllCells(), x, h, c);
+    }
     if (spec_.num_proj > 0) {
       const XlaOp matrix =
           Block(places_.projection, {spec_.num_proj, spec_.num_units});
@@ -92,7 +97,11 @@ class PseudoLayer {
     Functions functions = {spec_.cell_clip,
                            static_cast<int>(spec_.activation),
                            static_cast<int>(spec_.recurrent_activation),
+                           {},
                            {}};
+    for (const float rate : {spec_.zoneout, spec_.cell_zoneout}) {
+      functions.zones.push_back(xla::ScalarLike(x, rate));
+    }
     for (int i = 0; i < Cell::kVectors; ++i) {
       functions.vectors.push_back(xla::ConvertElementType(
           Block(places_.vectors + i * spec_.num_units, {1, 1, spec_.num_units}),

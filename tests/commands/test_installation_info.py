@@ -183,7 +183,7 @@ def test_editors_see_the_layers_arguments_and_examples(name):
     parameters = dict(inspect.signature(layer).parameters)
     gated = ["activation", "recurrent_activation", "use_layer_norm", "layer_norm_epsilon"]
     of_lstm = ["num_proj", "cell_clip", "use_peepholes", "peephole_initializer", *gated]
-    of_lstm += ["return_cell_sequences"]
+    of_lstm += ["return_cell_sequences", "cell_zoneout"]
     own = {"CudnnLSTM": of_lstm, "CudnnGRU": ["reset_after", *gated]}
     for each in own.get(name, []):
         parameters.pop(each)

@@ -67,7 +67,7 @@ def test_random_models(draw, tmp_path):
     [
         ("lstm", {"direction": "bidirectional", "return_state": True}),
         ("lstm", {"num_proj": 2, "cell_clip": 0.5}),
-        ("gru", {"go_backwards": True, "bias_mode": "none"}),
+        ("gru", {"go_backwards": True, "bias_mode": "none", "zoneout": 0.3}),
         ("gru", {"reset_after": False, "direction": "bidirectional", "return_state": True}),
         ("rnn_relu", {"return_sequences": False, "dropout": 0.5}),
     ],

@@ -175,7 +175,7 @@ def test_sequences_without_steps_keep_their_states(rnn_mode, says, tmp_path):
     ("rnn_mode", "size", "options", "has_loop"),
     [
         ("lstm", 4, {"num_proj": 2}, True),
-        ("lstm", 4, {"cell_clip": 0.1}, True),
+        ("lstm", 4, {"cell_clip": 0.1, "zoneout": 0.3, "cell_zoneout": 0.4}, True),
         ("gru", 3, {"input_mode": "skip_input", "direction": "bidirectional"}, False),
     ],
 )

@@ -102,7 +102,7 @@ def test_masks_are_the_documented_function(rnn_mode):
     seed = (0x0123456789ABCDEF, -0x7EDCBA9876543210)
     with tf.device("GPU:0"):
         seeds = tf.constant(seed, tf.int64)
-        masks = second_order.recurrent_dropout_masks(config, 11, seeds, tf.float32)
+        masks = second_order.recurrent_dropout_masks(config, 11, seeds)
     expected = reference.recurrent_dropout_masks(config, seed, 11)
     np.testing.assert_allclose(masks, expected, rtol=1e-6)
 

@@ -55,7 +55,7 @@ CASES = [
 ]
 CASES = random_configs.with_resets(with_lengths(case) for case in CASES)
 CASES = random_configs.with_cell_sequences(CASES)
-CASES += random_configs.layer_normalized(CASES)[::2]
+CASES += random_configs.layer_normalized(CASES)[::2] + random_configs.with_zoneout(CASES)[::3]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

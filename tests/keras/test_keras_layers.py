@@ -128,7 +128,6 @@ def give_masks(stock_cells: list[Any], layer_cells: list[Any], batch_size: int) 
         batch_size,
         # The generator has advanced by one since that call.
         tf.cast(cell.seed_generator.state, tf.int64) - [0, 1],
-        tf.float64,
     )
     for stock, of_gates in zip(stock_cells, tf.unstack(masks), strict=True):
         parts = tf.unstack(tf.cast(of_gates, stock.compute_dtype))

@@ -83,15 +83,16 @@ def kernels(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kernels")
 
     def path_of(rnn_mode: str, dtype: str, config: Any = None) -> pathlib.Path:
-        macros = activation_macros(config)
-        path = folder / f"{rnn_mode}-{dtype}{''.join(macros)}.so"
+        has_zoneout = config is not None and config.has_zoneout
+        macros = [cell_macro(rnn_mode, has_zoneout), *activation_macros(config)]
+        path = folder / f"{dtype}{''.join(macros)}.so"
         if path.exists():
             return path
         command = [
             *("g++", *KERNEL_FLAGS, "-shared", *standard_headers(folder)),
             *("-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-unused-parameter", "-Werror"),
             f"-DIS_{dtype.upper() if dtype != 'float32' else 'FLOAT'}",
-            *(cell_macro(rnn_mode), *macros, *["-DNORMALIZES"] * (rnn_mode in NORMALIZING)),
+            *(*macros, *["-DNORMALIZES"] * (rnn_mode in NORMALIZING)),
             *(f"{ROOT}/tests/programs/steps_on_fake_device.cc", "-o", str(path)),
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -136,6 +137,7 @@ def run(
         *(ENGINES.index(engine), *other_layout),
     ]
     rates = [config.dropout, config.recurrent_dropout, config.cell_clip, config.layer_norm_epsilon]
+    rates += [config.zoneout, config.cell_zoneout]
     padding = padding_of(case)
 
     def unread(array: np.ndarray) -> np.ndarray:
@@ -234,6 +236,9 @@ CASES += [
     if case.config.rnn_mode == mode
 ]
 CASES += random_configs.layer_normalized(CASES)[::2]
+CASES += random_configs.with_zoneout(case for case in CASES if "rnn" not in case.config.rnn_mode)[
+    ::3
+]
 
 # In the half types, rounding may move a number to the other side of a kink. Cases with one or two
 # units are left out too, since their rounded gradients of gates may cancel to less than their
@@ -244,7 +249,8 @@ HALF_CASES = [
     if min(case.config.num_units, case.config.num_proj or 3) > 2
     and case.config.rnn_mode != "rnn_relu"
     and not case.config.cell_clip
-][:40]
+]
+HALF_CASES = HALF_CASES[:40] + random_configs.with_zoneout(HALF_CASES)[:12]
 
 
 def test_cases_cover_what_only_single_steps_run():

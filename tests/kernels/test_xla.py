@@ -32,9 +32,10 @@ CASES = random_configs.with_resets(random_configs.random_cases(320, seed=20240))
 CASES = random_configs.with_cell_sequences(CASES)
 RECURRENT_CASES = [random_configs.with_recurrent_dropout(case) for case in CASES[:120]]
 NORMALIZED = random_configs.layer_normalized(CASES)
+ZONED = random_configs.with_zoneout(CASES)
 SINGLE_STEPS = [
     dataclasses.replace(case, max_time=1, is_training=False, sequence_lengths=None)
-    for case in CASES[:120] + NORMALIZED[:3]
+    for case in CASES[:120] + NORMALIZED[:3] + ZONED[:12]
 ]
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -71,7 +72,7 @@ def with_gradients(layer: keras.layers.Layer, **arguments: Any) -> Callable[...,
 
 @pytest.mark.parametrize(
     "case",
-    random_configs.mostly_slow(CASES + RECURRENT_CASES, 40, one_of=8) + NORMALIZED[:2],
+    random_configs.mostly_slow(CASES + RECURRENT_CASES, 40, one_of=8) + NORMALIZED[:2] + ZONED[:3],
     ids=str,
 )
 def test_ops_agree_with_the_reference(case):

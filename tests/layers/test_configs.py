@@ -30,6 +30,8 @@ VALUES = {
     "algorithm": "standard",
     "activation": "relu",
     "layer_norm_epsilon": 0.01,
+    "zoneout": 0.25,
+    "cell_zoneout": 0.25,
     "recurrent_activation": "hard_sigmoid",
     "use_cudnn": False,
     "merge_mode": "sum",

@@ -1,11 +1,13 @@
 """Tests the masks of dropout between layers, with networks that return them."""
 
+import layer_reference
 import numpy as np
 import pytest
 import reference
 import tensorflow as tf
 from layer_reference import make, normal, randomize
 
+import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
 
@@ -160,3 +162,54 @@ def test_recurrent_weight_dropout(rnn_mode, dtype, jit_compile):
 def test_bad_recurrent_weight_dropout(rate):
     with pytest.raises(ValueError, match=r"recurrent_weight_dropout to lie in \[0, 1\), but"):
         make("gru", 1, 3, recurrent_weight_dropout=rate)
+
+
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "gru_reset_before", "rnn_tanh"])
+def test_zoneout(rnn_mode):
+    """Each call in training draws masks by a seed of its own; inference has expected values."""
+    rates = {"zoneout": 0.3} | ({"cell_zoneout": 0.4} if rnn_mode == "lstm" else {})
+    options = {"direction": "bidirectional", "dtype": "float64", "seed": 5, "dropout": 0.2}
+    layer = make(rnn_mode, 2, 7, return_state=True, **options, **rates)
+    randomize(layer, (None, None, 4))
+    inputs = normal(3, 6, 4, dtype="float64")
+    passes = {}
+    for call in range(3):
+        seed = None if call == 2 else tf.cast(layer.seed_generator.state.value, tf.int64).numpy()
+        with tf.GradientTape() as tape:
+            outputs, *states = layer(inputs, training=call < 2)
+            loss = tf.reduce_sum(outputs)
+        expected = layer_reference.forward(layer, inputs, seed=seed)
+        for value, right in zip(
+            (outputs, *states), (expected.outputs, *expected.states), strict=True
+        ):
+            np.testing.assert_allclose(value, right, rtol=0, atol=1e-12)
+        zeros = [np.zeros(state.shape) for state in states]
+        gradient = reference.backward(expected, np.ones(outputs.shape), zeros).params
+        np.testing.assert_allclose(tape.gradient(loss, layer.kernel.value), gradient, atol=1e-11)
+        passes[call] = outputs.numpy()
+    assert len({each.tobytes() for each in passes.values()}) == 3
+    again = type(layer).from_config(layer.get_config())
+    assert {name: getattr(again, name) for name in rates} == rates
+    for write in (crnn.convert.to_torch, crnn.convert.to_keras, crnn.convert.to_onnx):
+        with pytest.raises(ValueError, match="zoneout=0.3 of layer"):
+            write(layer)
+    predicted, _ = crnn.CpuPredictor(layer)(inputs)
+    np.testing.assert_allclose(predicted, passes[2], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "rnn_mode, options, message",
+    [
+        ("gru", {"zoneout": 1.0}, r"^zoneout must lie in \[0, 1\), but received 1.0"),
+        ("lstm", {"cell_zoneout": np.nan}, r"cell_zoneout must lie in \[0, 1\), but received nan"),
+        ("lstm", {"zoneout": 0.1, "num_proj": 2}, "zoneout takes no num_proj, but received 2"),
+        ("lstm_layer_norm", {"cell_zoneout": 0.1}, "no layer normalization.*'lstm_layer_norm'"),
+        ("gru_layer_norm", {"zoneout": 0.1}, "no layer normalization.*'gru_layer_norm'"),
+        ("lstm_peephole", {"cell_zoneout": 0.1}, "of c no peepholes.*'lstm_peephole'"),
+    ],
+)
+def test_what_excludes_zoneout(rnn_mode, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(rnn_mode, 1, 3, **options)
+    with pytest.raises(ValueError, match="cell_zoneout is for LSTMs only, but received 0.5"):
+        RnnConfig("gru", 1, 3, 2, cell_zoneout=0.5)

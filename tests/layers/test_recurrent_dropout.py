@@ -27,9 +27,9 @@ CONFIGS = {
 
 
 def masks_of(config: RnnConfig, batch_size: int, seed: tuple[int, int] = SEED) -> np.ndarray:
-    """Returns the masks, [L * D, G, B, P], as a network that passes on ones shows them."""
+    """Returns the masks, [L * D, G, B, P]."""
     seed = tf.constant(seed, tf.int64)
-    return second_order.recurrent_dropout_masks(config, batch_size, seed, tf.float64).numpy()
+    return second_order.recurrent_dropout_masks(config, batch_size, seed).numpy()
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 40])

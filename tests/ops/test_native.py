@@ -249,16 +249,16 @@ def test_a_new_field(tmp_path):
     header = (ROOT / "kernels" / "rnn_spec.h").read_text()
     folder = tmp_path / "kernels"
     folder.mkdir()
-    last = "  float layer_norm_epsilon = kLayerNormEpsilon;\n"
+    last = "  float cell_zoneout = 0.0f;  // Of c.\n"
     assert last in header
     header = header.replace(last, last + "  int64_t toy = 0;\n")
     (folder / "rnn_spec.h").write_text(header)
     forgotten = _fields(tmp_path, str(tmp_path))
     assert forgotten.returncode != 0 and "VisitFields" in forgotten.stderr
     visit = '  visit("rnn_mode", AttrOf::kAllOps, rnn_mode);\n'
-    assert visit in header and "layer_norm_epsilon] = spec;" in header
+    assert visit in header and "cell_zoneout] = spec;" in header
     header = header.replace(visit, visit + '  visit("toy", AttrOf::kAllOps, toy);\n')
-    header = header.replace("layer_norm_epsilon] = spec;", "layer_norm_epsilon, toy] = spec;")
+    header = header.replace("cell_zoneout] = spec;", "cell_zoneout, toy] = spec;")
     (folder / "rnn_spec.h").write_text(header)
     assert "toy 0 1" in _fields(tmp_path, str(tmp_path)).stdout.splitlines()
     assert _without("toy") == {"RnnConfig", "ops", "native", "_native.pyi"}

@@ -21,6 +21,7 @@ PADDED_CASES = [
 ]
 RECURRENT_CASES = [random_configs.with_recurrent_dropout(case) for case in CASES[:120]]
 NORMALIZED = random_configs.layer_normalized(CASES[:60] + RECURRENT_CASES[:30])
+ZONED = random_configs.with_zoneout(CASES[60:140] + RECURRENT_CASES[:30])
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -53,7 +54,7 @@ def test_cases_cover_all_attributes():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "case",
-    random_configs.mostly_slow(CASES + RECURRENT_CASES + NORMALIZED, one_of=3),
+    random_configs.mostly_slow(CASES + RECURRENT_CASES + NORMALIZED + ZONED, one_of=3),
     ids=str,
 )
 def test_agrees_with_reference(case, dtype):

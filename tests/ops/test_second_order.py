@@ -88,6 +88,7 @@ CASES = [
     if case.config.num_units < 42 and case.max_time < 9 and case.batch_size < 9
 ][:24]
 CASES += random_configs.layer_normalized(CASES)[:3]
+CASES += random_configs.with_zoneout(CASES)[:3]
 assert {case.config.rnn_mode for case in CASES} == reference.NUM_GATES.keys()
 # These small cases are for tests that take long to trace.
 WITH_DROPOUT, ONE_LAYER, CLIPPED = (

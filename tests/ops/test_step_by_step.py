@@ -15,6 +15,7 @@ from cudnn_rnn_tf.ops import step_by_step
 CASES = random_configs.with_resets(random_configs.random_cases(36, seed=61))
 CASES += map(random_configs.with_recurrent_dropout, random_configs.random_cases(12, seed=7))
 CASES = random_configs.with_cell_sequences(CASES)
+CASES += random_configs.with_zoneout(CASES[:16])
 
 
 def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.Results:
@@ -24,6 +25,7 @@ def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.
         options["masks"] = masks and [[mask] * case.config.layout.num_dirs for mask in masks]
         masks = reference.recurrent_dropout_masks(case.config, data.seed, case.batch_size)
         options["recurrent_masks"] = None if masks is None else tf.constant(masks)
+        options["zones"] = reference.zones(case.config, data.seed, case.max_time, case.batch_size)
     return random_configs.run_forward(
         step_by_step.forward, case, data, unconnected_gradients="zero", **options
     )

@@ -140,7 +140,10 @@ std::vector<Job> AllJobs() {
         const bool normalizes = KindOf(mode).num_norms > 0;
         add(normalizes ? "norm_steps.cu" : "steps.cu",
             {CellMacro(mode), std::string("IS_") + type.name});
-        if (KindOf(mode).num_vectors == 0 || normalizes) continue;
+        if (normalizes) continue;
+        add("steps.cu", {CellMacro(mode, /*has_zoneout=*/true),
+                         std::string("IS_") + type.name});
+        if (KindOf(mode).num_vectors == 0) continue;
         add("vectors.cu", {CellMacro(mode), std::string("IS_") + type.name});
       }
       if (is_same) continue;

@@ -233,6 +233,8 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   spec.recurrent_dropout = *rates++;
   spec.cell_clip = *rates++;
   spec.layer_norm_epsilon = *rates++;
+  spec.zoneout = *rates++;
+  spec.cell_zoneout = *rates++;
 
   static std::string message;
   std::unique_ptr<const Engine> network;

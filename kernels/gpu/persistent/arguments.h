@@ -354,7 +354,7 @@ struct StepBuffers {
   void* projected_sums;
   // Sums, [D, B, H], for the next step: an LSTM's c or a GRU's h in the forward
   // pass. In the backward pass, they are the gradients of those which pass no
-  // gate.
+  // gate. Of a cell that reads both, those of h follow.
   void* carried;
   // Only of a GRU whose reset gate acts before the product. What the matrices
   // of the candidates are multiplied by, [D, B, H]: r * h as they read it or,
@@ -384,6 +384,12 @@ struct StepBuffers {
   // A random word below this drops its number.
   unsigned int threshold;
   bool is_training;
+  // Zoneout of h and of c: the rates, which are shares if there is no seed, and
+  // what else says where there is one which of the numbers stay.
+  const unsigned long long* zone_seed;
+  float zone_rates[2];
+  unsigned int zone_thresholds[2];
+  int zone_mask_layer, first_pseudo_layer;
 };
 
 }  // namespace persistent

@@ -40,6 +40,7 @@ struct Functions {
   using Factor = Sum;
   Sum clip = 0.0f;                 // 0 for none.
   Sum vectors[kVectors + 1] = {};  // The unit's numbers of them.
+  Sum zones[2] = {};               // With zoneout.
 
   Sum Sigmoid(Sum x) const { return ::Sigmoid(x); }
   Sum Tanh(Sum x) const { return ::Tanh(x); }
@@ -71,6 +72,7 @@ struct Functions {
   Sum GateSlope(Sum y) const { return SlopeAt(*this, RECURRENT_ACTIVATION, y); }
   Sum Slope(Sum y) const { return SlopeAt(*this, ACTIVATION, y); }
   Sum OfVector(int i) const { return vectors[i]; }
+  Sum Zone(int i) const { return zones[i]; }
 
   // Reads the unit's numbers from [kVectors, units].
   void ReadVectors(const void* from, int units, int unit) {

@@ -46,6 +46,7 @@ RnnStatus CheckProblem(const RnnProblem& problem) {
     return Unsupported("a GRU's reset gate before the product");
   }
   if (spec.normalizes()) return Unsupported("layer normalization");
+  if (spec.has_zoneout()) return Unsupported("zoneout");
   if (spec.cell_clip > 0.0f) return Unsupported("cell clipping");
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   // A block has up to seven units more than the layer. It counts four slots of

@@ -25,7 +25,7 @@ inline constexpr int64_t kTileSize = 64, kMostTiles = 128;
 
 inline bool UsesSeed(const RnnProblem& problem) {
   return problem.has_dropout_between_layers() ||
-         problem.has_recurrent_dropout();
+         problem.has_recurrent_dropout() || problem.draws_zones();
 }
 
 // The memory of the layouts below, and what all of them take of it.

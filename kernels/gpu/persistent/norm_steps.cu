@@ -244,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
                                 h_before, Kept(steps, kGradientOfH, unit),
                                 Kept(steps, kGradientOfC, unit), &carry_h, dy);
     if constexpr (CellType::kReadsH) {
-      static_cast<Sum*>(steps.carried)[at.i] = is_anew ? 0.0f : carry_h;
+      at.CarriedH() = is_anew ? 0.0f : carry_h;
     }
     meet(kLast, unit, inner, d);
     meet(CellType::kOuterGate, unit, z[CellType::kOuterGate],
@@ -262,7 +262,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
     }
     const Own<BackwardArguments> at = of_unit(unit);
     if constexpr (CellType::kHasC) {
-      static_cast<Sum*>(steps.carried)[at.i] = is_anew ? 0.0f : dc;
+      at.CarriedC() = is_anew ? 0.0f : dc;
     }
     // These are not normalised, and wait here for the others.
     static_assert(kSlots == kLast || kSlots == kLast + 2);

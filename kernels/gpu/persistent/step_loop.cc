@@ -42,8 +42,8 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
   const RnnSpec& spec = problem.spec;
   std::vector<std::string> macros =
       ActivationMacros(spec.activation, spec.recurrent_activation);
-  macros.insert(macros.begin(),
-                {TypeMacro(problem.dtype), CellMacro(spec.rnn_mode)});
+  macros.insert(macros.begin(), {TypeMacro(problem.dtype),
+                                 CellMacro(spec.rnn_mode, spec.has_zoneout())});
   const bool normalizes = spec.normalizes();
   for (const auto& [entry, kernel] :
        {std::pair("draw_masks", &loop->draw_masks_),
@@ -91,7 +91,8 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
   if (has_masks) buffers.masks = arena->Take<unsigned char>(states);
   buffers.operands = arena->Take<char>(states * gates * item);
   buffers.products = arena->Take<char>(states * gates * sum);
-  buffers.carried = arena->Take<char>(states * sum);
+  const bool reads_both = spec.kind().has_c && spec.reads_h();
+  buffers.carried = arena->Take<char>(states * sum * (reads_both ? 2 : 1));
   buffers.units = static_cast<int>(units);
   buffers.outputs = static_cast<int>(outputs);
   buffers.directions = static_cast<int>(dirs);
@@ -107,6 +108,12 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
   buffers.rate = spec.recurrent_dropout;
   buffers.threshold = DropoutThreshold(spec.recurrent_dropout);
   buffers.is_training = problem.is_training;
+  for (const int state : {0, 1}) {
+    const float rate = state == 0 ? spec.zoneout : spec.cell_zoneout;
+    buffers.zone_rates[state] = rate;
+    buffers.zone_thresholds[state] = DropoutThreshold(rate);
+  }
+  buffers.zone_mask_layer = static_cast<int>(RnnSpec::kZoneoutLayer);
   recurrent = has_masks ? take(dirs * gates, units, outputs)
                         : take(dirs, gates * units, outputs, halves);
   buffers.row_powers = recurrent.row_powers;
@@ -172,6 +179,18 @@ RnnStatus StepLoop::Begin(const Handles& handles, const Memory& memory,
                 static_cast<int>(RnnSpec::kRecurrentDropoutLayer), seed);
 }
 
+// Returns the memory's buffers with what a layer draws its zoneout by.
+StepBuffers StepLoop::BuffersOf(const Memory& memory, int64_t layer,
+                                const uint64_t* seed) const {
+  StepBuffers buffers = memory.buffers;
+  buffers.first_pseudo_layer =
+      static_cast<int>(layer * problem_.spec.num_dirs());
+  if (problem_.draws_zones()) {
+    buffers.zone_seed = reinterpret_cast<const unsigned long long*>(seed);
+  }
+  return buffers;
+}
+
 // A row of a matrix has the weights of one unit.
 RnnStatus StepLoop::MultiplyAll(const Handles& handles,
                                 const Matrices& matrices, bool is_backward,
@@ -207,7 +226,7 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
   arguments.sequences.order = nullptr;  // Row b of all buffers is sequence b's.
   CRNN_RETURN_IF_ERROR(Begin(handles, memory, layer, seed, arguments));
   const bool projects = problem_.spec.num_proj > 0;
-  const StepBuffers& buffers = memory.buffers;
+  const StepBuffers buffers = BuffersOf(memory, layer, seed);
   const Grid grid =
       problem_.spec.normalizes() ? GridOfSequences() : GridOver(NumStates());
   const auto enqueue = [&](CUkernel kernel, int64_t step) {
@@ -221,8 +240,8 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
   };
   const RnnDataType sums = SumType(problem_.dtype);
   if (buffers.row_powers != nullptr) {
-    // A GRU's h is within its first h and 1.
-    const bool keeps = problem_.spec.rnn_mode == RnnMode::kGru;
+    // The h of such a cell, as a GRU, is within its first h and 1.
+    const bool keeps = problem_.spec.reads_h();
     const int64_t batch = problem_.batch_size;
     for (int64_t d = 0; d < problem_.spec.num_dirs(); ++d) {
       CRNN_RETURN_IF_ERROR(
@@ -262,7 +281,7 @@ RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
   arguments.sequences.order = nullptr;  // Row b of all buffers is sequence b's.
   CRNN_RETURN_IF_ERROR(Begin(handles, memory, layer, seed, arguments));
   const bool projects = problem_.spec.num_proj > 0;
-  const StepBuffers& buffers = memory.buffers;
+  const StepBuffers buffers = BuffersOf(memory, layer, seed);
   const Grid grid = buffers.row_powers != nullptr || problem_.spec.normalizes()
                         ? GridOfSequences()
                         : GridOver(NumStates());

@@ -71,6 +71,8 @@ class StepLoop {
   template <typename Arguments>
   RnnStatus Begin(const Handles& handles, const Memory& memory, int64_t layer,
                   const uint64_t* seed, const Arguments& arguments) const;
+  StepBuffers BuffersOf(const Memory& memory, int64_t layer,
+                        const uint64_t* seed) const;
   // Multiplies `operands`, [count, B, columns], by the transposed matrices or,
   // with `is_backward`, [count, B, rows] by the matrices. The products are of
   // the type `to_type`. With `adds`, they are added to what is there.

@@ -64,12 +64,18 @@ struct Place {
         .row_powers[(direction * CellType::kGatesOfH + gate) * steps.units +
                     unit];
   }
+  // What `carried` has of c and of h.
+  Sum& CarriedC() const { return static_cast<Sum*>(steps.carried)[i]; }
+  Sum& CarriedH() const {
+    const Index of_c = CellType::kHasC ? Count(steps, batch) : 0;
+    return static_cast<Sum*>(steps.carried)[of_c + i];
+  }
   float& SequencePower() const {
     return steps.sequence_powers[direction * batch + b];
   }
   // That of the h that a step's products read. Without bounds of their own are
-  // only the first h, a projected one, and a GRU's, which may be as large as
-  // its first.
+  // only the first h, a projected one, and that of a cell that reads h, such as
+  // a GRU, which may be as large as its first.
   float PowerOfH(int step) const {
     const bool is_bounded =
         !CellType::kReadsH && step > 0 && steps.projected == nullptr;
@@ -130,10 +136,25 @@ struct Own : Place {
   Item* GatesAt(Index row) const {
     return static_cast<Item*>(my.gates) + row * kSlots * steps.units + unit;
   }
-  Functions functions() const {
+  Functions functions([[maybe_unused]] int step) const {
     Functions functions = {steps.clip};
     functions.ReadVectors(my.vectors, steps.units, unit);
+    if constexpr (CellType::kZones) {
+      for (int state = 0; state < 1 + CellType::kHasC; ++state) {
+        functions.zones[state] = Zone(state, step);
+      }
+    }
     return functions;
+  }
+  // The share that stays of h (state 0) or c. Masks are those of a [L * D, 2,
+  // T, B, H] array.
+  Sum Zone(int state, int step) const {
+    if (steps.zone_seed == nullptr) return steps.zone_rates[state];
+    const int time = direction == 1 ? sequence.length - 1 - step : step;
+    const Index of_layer = 2 * (steps.first_pseudo_layer + direction) + state;
+    const Index row = (of_layer * all.sequences.steps + time) * batch + b;
+    return IsDropped(steps.zone_seed, steps.zone_mask_layer,
+                     row * steps.units + unit, steps.zone_thresholds[state]);
   }
   // The sums of its sequence's gradients in the slots.
   Sum* BiasSums() const {
@@ -190,11 +211,9 @@ void ReadGates(const Own<ForwardArguments>& at, int step, Sum* z) {
 // Sets the states before a step or, of step -1, the first ones.
 void ReadStates(const Own<ForwardArguments>& at, int step, Sum* h, Sum* c) {
   if (step >= 0) {
-    const Sum carried = at.StartsAnew(step)
-                            ? 0.0f
-                            : static_cast<const Sum*>(at.steps.carried)[at.i];
-    if constexpr (CellType::kHasC) *c = carried;
-    if constexpr (CellType::kReadsH) *h = carried;
+    if (at.StartsAnew(step)) return;
+    if constexpr (CellType::kHasC) *c = at.CarriedC();
+    if constexpr (CellType::kReadsH) *h = at.CarriedH();
     return;
   }
   if (at.unit < at.steps.outputs) *h = LoadItem(at.my.first_h, at.state);
@@ -249,14 +268,13 @@ void StoreCell(const Own<ForwardArguments>& at, int step, Sum h, Sum c,
 void StoreStates(const Own<ForwardArguments>& at, int step, Sum h, Sum c) {
   const auto& my = at.my;
   const bool is_last = at.IsLast(step);
-  [[maybe_unused]] Sum& carried = static_cast<Sum*>(at.steps.carried)[at.i];
   if constexpr (CellType::kHasC) {
-    carried = c;
+    at.CarriedC() = c;
     if (is_last) {
       StoreItem(my.last_c, at.b * at.steps.cell_stride + at.unit, c);
     }
   }
-  if constexpr (CellType::kReadsH) carried = h;
+  if constexpr (CellType::kReadsH) at.CarriedH() = h;
   // What follows is for h after its projection, which is not known yet.
   const bool projects = at.steps.projected != nullptr;
   if (at.unit >= at.steps.outputs || (projects && step >= 0)) return;
@@ -292,19 +310,17 @@ void ReadGradients(const Own<BackwardArguments>& at, int step, Sum* dh,
   const bool projects = steps.projected != nullptr;
   // After a sequence's last step, there are no products yet.
   const bool is_last = at.IsLast(step);
-  [[maybe_unused]] const Sum* const carry =
-      static_cast<const Sum*>(steps.carried) + at.i;
   *dh = *dc = 0.0f;
   if constexpr (CellType::kHasC) {
     *dc = is_last ? LoadItem(at.my.last_c_backprop,
                              at.b * steps.cell_stride + at.unit)
-                  : *carry;
+                  : at.CarriedC();
     if (step >= 0 && at.my.all_c_backprop != nullptr) {
       *dc += LoadItem(at.my.all_c_backprop, at.OfCell(at.RowAt(step)));
     }
   }
   if constexpr (CellType::kReadsH) {
-    if (!is_last) *dh = *carry;
+    if (!is_last) *dh = at.CarriedH();
   }
   if (!projects && is_last) {
     *dh = LoadItem(at.my.last_h_backprop, at.state);

@@ -58,7 +58,7 @@ extern "C" __global__ void reset_forward(const ForwardArguments all,
     Sum h = 0.0f;
     if (!at.StartsAnew(step)) {
       z[0] += static_cast<const Sum*>(steps.products)[at.OfGate(0)];
-      h = static_cast<const Sum*>(steps.carried)[i];
+      h = at.CarriedH();
     }
     if (steps.masks != nullptr)
       h = Masked(steps, steps.masks[i], kGates - 1, h);
@@ -89,8 +89,8 @@ extern "C" __global__ void reset_backward(const BackwardArguments all,
     }
     const Sum reset = ToFloat(gate);
     Sum gradient = 0.0f;
-    CellType::ResetBackward(Functions(), &reset, h, through,
-                            static_cast<Sum*>(steps.carried) + i, &gradient);
+    CellType::ResetBackward(Functions(), &reset, h, through, &at.CarriedH(),
+                            &gradient);
     gate = FromFloat(gradient);
     StoreItem(steps.operands, at.OfGate(0), gradient);
     Sum& bias_sum = *at.BiasSums();
@@ -114,7 +114,7 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
     if (step >= 0) {
       Sum z[kSlots], kept[kSlots];
       ReadGates(at, step, z);
-      CellType::Forward(at.functions(), z, &h, &c, kept);
+      CellType::Forward(at.functions(step), z, &h, &c, kept);
       StoreCell(at, step, h, c, kept);
     }
     StoreStates(at, step, h, c);
@@ -209,7 +209,6 @@ extern "C" __global__ void __launch_bounds__(1024)
       continue;
     }
     const bool is_last = at.IsLast(step);
-    [[maybe_unused]] Sum* const carry = static_cast<Sum*>(steps.carried) + i;
     Sum* const bias_sums = at.BiasSums();
     Sum dh, carried;
     ReadGradients(at, step, &dh, &carried);
@@ -233,10 +232,10 @@ extern "C" __global__ void __launch_bounds__(1024)
       dh += LoadItem(my.output_backprop, row * all.output_stride + at.unit);
     }
     Sum carry_h, gradients[kSlots];
-    CellType::Backward(MakeFactors(in, at.functions()), dh, &carry_h, &carried,
-                       gradients);
-    if constexpr (CellType::kHasC) *carry = is_anew ? 0.0f : carried;
-    if constexpr (CellType::kReadsH) *carry = is_anew ? 0.0f : carry_h;
+    CellType::Backward(MakeFactors(in, at.functions(step)), dh, &carry_h,
+                       &carried, gradients);
+    if constexpr (CellType::kHasC) at.CarriedC() = is_anew ? 0.0f : carried;
+    if constexpr (CellType::kReadsH) at.CarriedH() = is_anew ? 0.0f : carry_h;
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
       if (CellType::IsOfReset(slot)) continue;
