@@ -418,7 +418,8 @@ def test_activations(rnn_mode, dtype, activation, recurrent_activation, network,
 @pytest.mark.parametrize("case", HALF_CASES, ids=str)
 def test_half_types_agree_with_the_reference(case, dtype, network, kernels):
     data = random_configs.draw_data(case, dtype)
-    results = run(network, kernels(case.config.rnn_mode, dtype), case, data, dtype)
+    library = kernels(case.config.rnn_mode, dtype, case.config)
+    results = run(network, library, case, data, dtype)
     errors = random_configs.rms_errors(results, random_configs.run_reference(case, data)[1])
     of_outputs, of_gradients = TOLERANCE[dtype]
     for name, error in of_passes(case, errors).items():

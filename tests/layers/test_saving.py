@@ -25,7 +25,6 @@ OPTIONS = [
         ("lstm_peephole", "deep", {"num_layers": 2, "direction": "bidirectional", "num_proj": 2}),
         ("lstm_layer_norm", "deep", {"num_layers": 2, "direction": "bidirectional"}),
         ("gru_layer_norm", "epsilon", {"layer_norm_epsilon": 0.1}),
-        ("lstm", "zoneout", {"zoneout": 0.2, "cell_zoneout": 0.3, "num_layers": 2}),
     ]
 ]
 
