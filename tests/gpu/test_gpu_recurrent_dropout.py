@@ -9,7 +9,6 @@ import keras
 import numpy as np
 import pytest
 import random_configs
-import reference
 import tensorflow as tf
 import test_gpu
 import test_gpu_persistent
@@ -19,7 +18,6 @@ from fresh_process import run_program
 from cudnn_rnn_tf import keras as drop_ins
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.ops import second_order
 
 pytestmark = test_gpu.pytestmark
 
@@ -94,17 +92,6 @@ def test_tf32_and_half_types_agree_with_the_reference(case, dtype, tensor_float_
     test_gpu_persistent.check(results, case, data, digits)
     again = test_gpu_persistent.run(case, data)  # With the algorithm persistent.
     assert random_configs.bits(again) == random_configs.bits(results)
-
-
-@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "gru_reset_before", "rnn_tanh"])
-def test_masks_are_the_documented_function(rnn_mode):
-    config = RnnConfig(rnn_mode, 2, 37, 3, direction="bidirectional", recurrent_dropout=0.3)
-    seed = (0x0123456789ABCDEF, -0x7EDCBA9876543210)
-    with tf.device("GPU:0"):
-        seeds = tf.constant(seed, tf.int64)
-        masks = second_order.recurrent_dropout_masks(config, 11, seeds)
-    expected = reference.recurrent_dropout_masks(config, seed, 11)
-    np.testing.assert_allclose(masks, expected, rtol=1e-6)
 
 
 def test_tf32_may_be_switched_off_between_replays():
