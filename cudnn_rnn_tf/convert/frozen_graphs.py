@@ -119,7 +119,7 @@ def fused_ops(nodes: Iterable[Any]) -> dict[str, list[Any]]:
     for node in by_name.values():
         if _FUSED_OP.fullmatch(node.op):
             told = [node.attr[key].SerializeToString() for key in _OF_NETWORKS if key in node.attr]
-            key = (_origin(by_name, "".join(node.input[3:4])), *told)
+            key = (_origin(by_name, _input(node, 3)), *told)
             scope = re.sub(r"_\d+$", "", node.name.rpartition("/")[0] or node.name)
             scopes.setdefault(scope, {}).setdefault(key, []).append(node)
     named: dict[str, list[Any]] = {}
@@ -143,6 +143,11 @@ def _origin(nodes: dict[str, Any], name: str) -> str:
         name = node.input[0]
 
 
+def _input(node: Any, index: int) -> str:
+    """Returns an input's name, "" in a damaged graph."""
+    return "".join(node.input[index : index + 1])
+
+
 class _Loop(NamedTuple):
     """What is known of a loop over the steps of sequences."""
 
@@ -164,7 +169,7 @@ class _Links:
         self._arrays = [node for node in graph.node if node.op in _ARRAYS]
         for node in graph.node:
             if node.op == "Enter":
-                outside = _origin(self._nodes, node.input[0])
+                outside = _origin(self._nodes, _input(node, 0))
                 self._frames.setdefault(outside, set()).add(node.attr["frame_name"].s)
             for name in node.input:
                 self._readers.setdefault(name.removesuffix(":0"), []).append(node)
@@ -236,9 +241,9 @@ class _Links:
         if not any(reader.op in ("Minimum", "Maximum") for reader in readers):
             return 0.0
         if [reader.op for reader in readers] == ["Minimum"]:
-            bound, low = self._scalar(readers[0].input[1]), list(self._behind(readers[0].name))
+            bound, low = self._scalar(_input(readers[0], 1)), list(self._behind(readers[0].name))
             if bound and [each.op for each in low] == ["Maximum"]:
-                return bound if self._scalar(low[0].input[1]) == -bound else None
+                return bound if self._scalar(_input(low[0], 1)) == -bound else None
         return None
 
     def with_directions(self, networks: dict[str, StoredNetwork]) -> dict[str, StoredNetwork]:
@@ -276,7 +281,7 @@ class _Links:
         read = [each for each in arrays if each.op == "TensorArrayScatterV3"]
         if len(frames) != 1 or len(read) != 1:
             return None
-        name, axis, backwards = _origin(self._nodes, read[0].input[2]), 0, False
+        name, axis, backwards = _origin(self._nodes, _input(read[0], 2)), 0, False
         for _ in self._nodes:
             node = self._nodes.get(name)
             if node is not None and node.op == "Transpose":
@@ -285,11 +290,11 @@ class _Links:
                 backwards = not backwards
             else:
                 break
-            name = _origin(self._nodes, node.input[0])
+            name = _origin(self._nodes, _input(node, 0))
         written = [
             reader
             for each in self._arrays
-            if frames & self._frames.get(_origin(self._nodes, each.input[0]), set())
+            if frames & self._frames.get(_origin(self._nodes, _input(each, 0)), set())
             for reader in self._behind(each.name)
         ]
         turned = [
@@ -301,7 +306,7 @@ class _Links:
     def _reverses(self, node: Any, axis: int) -> bool:
         """Returns whether a node reverses three-dimensional sequences along one of its axes."""
         if node.op == "ReverseV2":
-            axes = self._source(node.input[1])
+            axes = self._source(_input(node, 1))
             tensor = axes.attr["value"].tensor if axes is not None else None
             is_one = tensor and [dim.size for dim in tensor.tensor_shape.dim] == [1]
             return bool(is_one) and tf.make_ndarray(tensor).item() in (axis, axis - 3)

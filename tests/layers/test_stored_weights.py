@@ -377,6 +377,14 @@ def test_names_of_fused_ops(tmp_path):
     passed = tf.compat.v1.NodeDef(name="passed", op="Identity")
     nodes += [passed, fused_op("few", "x0", "h0", ""), fused_op("", "x0", "h0", "", "passed")]
     nodes.append(fused_op("text", "x0", "h0", "", "p0", mode=b"\xff"))
+    nodes.append(constant("l/lstm_cell/kernel", 0.5, (5, 8)))
+    for op, *inputs in (
+        ("Enter", "l/lstm_cell/kernel"), ("Enter", "array"), ("Enter",), ("ReverseV2",),
+    ):  # fmt: skip
+        node = tf.compat.v1.NodeDef(name=f"{op}{inputs}", op=op, input=inputs)
+        node.attr["frame_name"].s = b"f"
+        nodes.append(node)
+    nodes.append(tf.compat.v1.NodeDef(name="array", op="TensorArrayScatterV3"))
     for sizes in ([5.5, 2, 3], [-7, 2, 3], [float("inf")] * 3, ["a", "b", "c"]):
         fill = tf.compat.v1.NodeDef(name=f"h{sizes}", op="Fill", input=[f"{sizes}"])
         nodes += [constant(f"{sizes}", sizes), fill]
@@ -384,7 +392,7 @@ def test_names_of_fused_ops(tmp_path):
     write_graph(path, *nodes, ops[-1])
     inspected = file_inspection.inspect_file(path)
     assert [each.name for each in inspected if each.convert == "yes"] == ["gru"]
-    assert len(inspected) == 8
+    assert len(inspected) == 9
 
 
 def test_fused_ops_of_a_small_file_stay_small(tmp_path, monkeypatch):
