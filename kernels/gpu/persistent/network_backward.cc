@@ -338,8 +338,9 @@ struct Network::BackwardPass {
                                           &arguments.part));
 
       // The gradient of the inputs goes to the layer below, or to the caller.
-      void* const input_backprop =
-          l == 0 ? buffers.input_backprop : workspace.gradient;
+      void* const input_backprop = l == 0 || workspace.gradient == nullptr
+                                       ? buffers.input_backprop
+                                       : workspace.gradient;
       // Gates are halved in place, so products that read floats come first.
       if (!HalvesInputs(l)) {
         CRNN_RETURN_IF_ERROR(Inputs(l, arguments, input_backprop));

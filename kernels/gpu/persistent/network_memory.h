@@ -182,7 +182,8 @@ struct Network::BackwardWorkspace : Workspace {
   std::array<float*, kMaxDirs> bias_sums = {};  // In float64, doubles.
   std::array<char*, kMaxDirs> projected_backprop = {};
   std::array<char*, kMaxDirs> unprojected_backprop = {};
-  // The gradient of a layer's output, which that of its input replaces.
+  // The gradient of a layer's output, which that of its input replaces; null if
+  // there is room for it where the caller wants that of the lowest input.
   char* gradient = nullptr;
   // A layer's input after dropout, and then h before its steps; null if an
   // LSTM's cells, which nobody reads any more, make room for it.
@@ -209,7 +210,9 @@ struct Network::BackwardWorkspace : Workspace {
         unprojected_backprop[d] = TakeSteps(spec.num_units);
       }
     }
-    if (spec.num_layers > 1) gradient = TakeSteps(spec.layer_output_size());
+    if (spec.num_layers > 1 && spec.input_size < spec.layer_output_size()) {
+      gradient = TakeSteps(spec.layer_output_size());
+    }
     if (!spec.is_lstm() || problem.has_dropout_between_layers()) {
       copy = TakeSteps(spec.layer_output_size());
     }
