@@ -55,8 +55,7 @@ struct CpuNetwork<T>::BackwardLayer {
   // The masked states with recurrent dropout, [N, num_gates * P].
   T* masked[2] = {};
   T* vectors[2] = {};  // [num_vectors, H]
-  // Of a cell that normalises, each sequence's sum of the vectors' gradients,
-  // [B, num_vectors, H].
+  // Each sequence's sums of the vectors' gradients, [B, num_vectors, H].
   T* vector_sums[2] = {};
   RightMatrix<T> projection[2];  // [P, H]
   // Only with a projection: the gradient of its result, [N, P], and what was

@@ -193,6 +193,12 @@ CRNN_INLINES_ALL void CellBackward(int64_t n, const CellRow<T>& given) {
     const auto factors = Cell::Prepare(functions, kept, h_before, c, c_before);
     Cell::Backward(factors, memory.Load(row.dh + j), &carry_h, &dc, dz);
     slots.Store(memory, j, dz);
+    Register<T> of_vectors[Cell::kVectors + 1];
+    Cell::VectorGradients(functions, dz, c, c_before, of_vectors);
+    for (int i = 0; i < Cell::kVectors; ++i) {
+      T* const sum = row.vector_sums + i * row.stride + j;
+      memory.Store(sum, memory.Load(sum) + of_vectors[i]);
+    }
     if constexpr (Cell::kReadsH) memory.Store(row.dh + j, carry_h);
     if constexpr (Cell::kHasC) {
       memory.Store(row.dc + j, dc);
@@ -226,23 +232,6 @@ void CellResetBackward(int64_t n, const CellRow<T>& given, const T* through) {
                         memory.Load(through + j), &dh, &dz);
     memory.Store(row.dh + j, dh);
     memory.Store(row.gates + j, dz);
-  });
-}
-
-template <typename T, typename Cell>
-void CellAddVectors(int64_t n, const CellRow<T>& given, T* sums) {
-  const CellRow<T> row = given;
-  const auto functions = FunctionsOf<CellFunctions<T>>(row);
-  const Slots<Cell, false, T> slots = {row};
-  ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
-    Register<T> dz[Cell::kSlots], of_step[Cell::kVectors + 1];
-    slots.Load(memory, j, dz);
-    Cell::VectorGradients(functions, dz, memory.Load(row.c + j),
-                          memory.Load(row.c_before + j), of_step);
-    for (int i = 0; i < Cell::kVectors; ++i) {
-      T* const sum = sums + i * row.stride + j;
-      memory.Store(sum, memory.Load(sum) + of_step[i]);
-    }
   });
 }
 

@@ -48,10 +48,8 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
         segments[gate].h = {layer->masked[dir] + gate * out_, stride};
       }
     }
-    if (spec_.normalizes()) {
-      layer->vector_sums[dir] =
-          arena->Take<T>(batch_ * cell_.num_vectors * units_);
-    }
+    layer->vector_sums[dir] =
+        arena->Take<T>(batch_ * cell_.num_vectors * units_);
     if (spec_.num_proj > 0) {
       layer->projected_backprop[dir] = arena->Take<T>(max_rows * out_);
       layer->unprojected[dir] = arena->Take<T>(max_rows * units_);
@@ -123,7 +121,7 @@ void CpuNetwork<T>::CopyBackprops(const CpuBackwardCall<T>& call,
   const int64_t dir = group(group_index).dir;
   ForEachState(group(group_index), [&](int64_t r, int64_t position,
                                        int64_t state) {
-    if (spec_.normalizes() && !is_end) {
+    if (!is_end) {
       const int64_t numbers = cell_.num_vectors * units_;
       std::fill_n(layer.vector_sums[dir] + position * numbers, numbers, T(0));
     }
@@ -233,7 +231,11 @@ CellRow<T> CpuNetwork<T>::RowOfStep(const BackwardLayer& layer,
   CellRow<T> row = EmptyRow();
   row.gates = kept.gates + strand.Row(t, r) * gates_ + unit;
   row.h_before = layer.output + previous * layer_out_ + group.dir * out_ + unit;
-  if (cell_.num_vectors > 0) row.vectors = layer.vectors[group.dir] + unit;
+  if (cell_.num_vectors > 0) {
+    row.vectors = layer.vectors[group.dir] + unit;
+    row.vector_sums = layer.vector_sums[group.dir] + unit +
+                      strand.Position(r) * cell_.num_vectors * units_;
+  }
   if (spec_.has_zoneout()) row.zones = scratch.zones + r * 2 * units_ + unit;
   row.dh = scratch.dh + r * h_stride_ + unit;
   if (cell_.num_slots > cell_.num_gates)
@@ -253,7 +255,6 @@ template <typename T>
 void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
                                   int64_t group_index, int64_t step,
                                   Range slice) const {
-  const CellKernels<T>& cell = CellSteps();
   const Group group = this->group(group_index);
   const Strand& strand = *group.strand;
   if (step == strand.longest) return;
@@ -272,29 +273,39 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
     product.RunPanels(slice.first, slice.last);
   }
   for (int64_t r = 0; r < active; ++r) {
-    const int64_t row = strand.Row(t, r);
-    CellRow<T> at = RowOfStep(layer, group_index, step, r, unit);
-    if (spec_.num_proj > 0) {
-      at.dh = scratch.dy + r * units_ + unit;
-      at.h = layer.unprojected[group.dir] + row * units_ + unit;
-    }
-    AddCellGradients(layer, group.dir, row, unit, n, at.dc);
-    SetZones(layer.index * dirs_ + group.dir, row, unit, n, at.zones);
-    cell.backward(n, at);
-    FinishGradients(layer, group_index, step, r, unit, n, at);
+    BackwardCells(layer, group_index, step, r, unit, n, /*work=*/nullptr);
   }
 }
 
-// Nothing passes to the step before from one that starts anew. If products read
-// bfloat16, n of a sequence's gradients are rounded.
+// Computes the gradients of n cells of a sequence in a step. If products read
+// bfloat16, they are rounded.
 template <typename T>
-void CpuNetwork<T>::FinishGradients(const BackwardLayer& layer,
-                                    int64_t group_index, int64_t step,
-                                    int64_t r, int64_t unit, int64_t n,
-                                    const CellRow<T>& at) const {
+void CpuNetwork<T>::BackwardCells(const BackwardLayer& layer,
+                                  int64_t group_index, int64_t step, int64_t r,
+                                  int64_t unit, int64_t n, T* work) const {
   const Group group = this->group(group_index);
-  if (cell_.has_c && rows_.StartsAnew(group.strand->Position(r),
-                                      group.TimeBack(step), group.dir)) {
+  const int64_t t = group.TimeBack(step), row = group.strand->Row(t, r);
+  CellRow<T> at = RowOfStep(layer, group_index, step, r, unit);
+  at.work = work;
+  if (spec_.num_proj > 0) {
+    at.dh = layer.scratch[group_index].dy + r * units_ + unit;
+    at.h = layer.unprojected[group.dir] + row * units_ + unit;
+  }
+  // The gradients that a step's c has from the caller.
+  T converted[kSliceCols];
+  const int64_t callers = has_cell_sequences(layer.index) ? n : 0;
+  for (int64_t first = 0; first < callers; first += kSliceCols) {
+    const int64_t count = std::min(kSliceCols, n - first);
+    const T* const from = layer.cell_sequences_backprop[row]
+                              .From(group.dir * units_ + unit + first)
+                              .Read(count, converted);
+    for (int64_t j = 0; j < count; ++j) at.dc[first + j] += from[j];
+  }
+  SetZones(layer.index * dirs_ + group.dir, row, unit, n, at.zones);
+  CellSteps().backward(n, at);
+  // Nothing passes to the step before from one that starts anew.
+  if (cell_.has_c &&
+      rows_.StartsAnew(group.strand->Position(r), t, group.dir)) {
     std::fill_n(at.dc, n, T(0));
   }
   uint16_t* const rounded = layer.scratch[group_index].rounded_dz[step % 2];
@@ -307,44 +318,6 @@ void CpuNetwork<T>::FinishGradients(const BackwardLayer& layer,
   // The last segment's padding is shorter than that of one number.
   if (unit + n == units_) {
     std::fill_n(rounded + r * layer.dz_stride + gates_, PaddedDepth(1), 0);
-  }
-}
-
-// Adds the gradients that a step's c has from the caller to those of c.
-template <typename T>
-void CpuNetwork<T>::AddCellGradients(const BackwardLayer& layer, int64_t dir,
-                                     int64_t row, int64_t unit, int64_t n,
-                                     T* dc) const {
-  if (!has_cell_sequences(layer.index)) return;
-  T converted[kSliceCols];
-  for (int64_t first = 0; first < n; first += kSliceCols) {
-    const int64_t count = std::min(kSliceCols, n - first);
-    const T* const from = layer.cell_sequences_backprop[row]
-                              .From(dir * units_ + unit + first)
-                              .Read(count, converted);
-    for (int64_t j = 0; j < count; ++j) dc[first + j] += from[j];
-  }
-}
-
-// The second part of a step that normalises, for some of the sequences.
-template <typename T>
-void CpuNetwork<T>::BackwardNormalized(const BackwardLayer& layer,
-                                       int64_t group_index, int64_t step,
-                                       int64_t part) const {
-  const Group group = this->group(group_index);
-  const Strand& strand = *group.strand;
-  const Range rows = PartRows(strand.Active(group.TimeBack(step)), part);
-  T* const work =
-      layer.scratch[group_index].norms + part * (cell_.num_norms + 1) * units_;
-  for (int64_t r = rows.first; r < rows.last; ++r) {
-    const CellRow<T> at = RowOfStep(layer, group_index, step, r, /*unit=*/0);
-    AddCellGradients(layer, group.dir, strand.Row(group.TimeBack(step), r),
-                     /*unit=*/0, units_, at.dc);
-    CellSteps().norm_backward(
-        units_, at, work,
-        layer.vector_sums[group.dir] +
-            strand.Position(r) * cell_.num_vectors * units_);
-    FinishGradients(layer, group_index, step, r, /*unit=*/0, units_, at);
   }
 }
 
@@ -409,7 +382,15 @@ void CpuNetwork<T>::BackwardGroup(
                   const int64_t step = phase / phases_per_step;
                   const bool is_first_phase = phase % phases_per_step == 0;
                   if (spec_.normalizes() && !is_first_phase) {
-                    BackwardNormalized(*layer, group_index, step, part);
+                    const Group group = this->group(group_index);
+                    const Range rows = PartRows(
+                        group.strand->Active(group.TimeBack(step)), part);
+                    T* const work = layer->scratch[group_index].norms +
+                                    part * (cell_.num_norms + 1) * units_;
+                    for (int64_t r = rows.first; r < rows.last; ++r) {
+                      BackwardCells(*layer, group_index, step, r, /*unit=*/0,
+                                    units_, work);
+                    }
                     return;
                   }
                   const Range panels =

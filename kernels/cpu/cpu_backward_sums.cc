@@ -63,35 +63,15 @@ void CpuNetwork<T>::BackwardVectors(const BackwardLayer& layer,
     const int64_t offset =
         layout_.pseudo_layer(layer.index * dirs_ + dir).vectors;
     if (offset < 0) continue;
-    if (spec_.normalizes()) {
-      const int64_t numbers = cell_.num_vectors * units_;
-      const T* const of_sequences = layer.vector_sums[dir];
-      schedule->AddRanges(
-          numbers, kSliceCols, [=](int64_t first, int64_t last) {
-            std::vector<T> sums(last - first);
-            for (int64_t i = 0; i < batch_ * (last - first); ++i) {
-              const int64_t j = i % (last - first);
-              sums[j] += of_sequences[i / (last - first) * numbers + first + j];
-            }
-            params_backprop.From(offset + first)
-                .Write(last - first, sums.data());
-          });
-      continue;
-    }
-    const auto kept = layer.kept[dir];
-    const int64_t* const previous = previous_rows_[dir].data();
-    schedule->AddRanges(units_, kSliceCols, [=](int64_t first, int64_t last) {
-      std::vector<T> sums(cell_.num_vectors * units_);
-      CellRow<T> at = EmptyRow();
-      for (int64_t row = 0; row < rows_.num_rows(); ++row) {
-        at.gates = kept.gates + row * gates_ + first;
-        at.c = kept.cell + row * units_ + first;
-        at.c_before = kept.cell + previous[row] * units_ + first;
-        CellSteps().add_vectors(last - first, at, sums.data() + first);
+    const int64_t numbers = cell_.num_vectors * units_;
+    const T* const of_sequences = layer.vector_sums[dir];
+    schedule->AddRanges(numbers, kSliceCols, [=](int64_t first, int64_t last) {
+      std::vector<T> sums(last - first);
+      for (int64_t i = 0; i < batch_ * (last - first); ++i) {
+        const int64_t j = i % (last - first);
+        sums[j] += of_sequences[i / (last - first) * numbers + first + j];
       }
-      for (int64_t i = first; i < cell_.num_vectors * units_; i += units_) {
-        params_backprop.From(offset + i).Write(last - first, sums.data() + i);
-      }
+      params_backprop.From(offset + first).Write(last - first, sums.data());
     });
   }
 }

@@ -370,13 +370,9 @@ template <typename T>
 void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
                                  int64_t chunk_step, int64_t step,
                                  int64_t part) const {
-  const CellKernels<T>& cell = CellSteps();
   const Group group = this->group(group_index);
-  const Strand& strand = *group.strand;
-  const int64_t t = group.Time(step);
-  const int64_t active = strand.Active(t);
+  const int64_t active = group.strand->Active(group.Time(step));
   const auto& scratch = layer.scratch[group_index];
-  const auto& kept = layer.kept[group.dir];
   const StepGates of_step = GatesOfStep(layer, group_index, chunk_step, step);
   const Range panels = PartPanels(units_, part);
   // Steps read the weights forwards and backwards by turns. If no cache holds
@@ -410,68 +406,48 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
     }
     if (spec_.normalizes()) continue;
     for (int64_t r = 0; r < active; ++r) {
-      const int64_t row = strand.Row(t, r);
-      CellRow<T> at = RowOfStep(layer, group_index, of_step, step, r, unit);
-      if (cell_.resets_before) {
-        if (scratch.masks != nullptr) {
-          at.h_before = OfGate(scratch.masked[step % 2], cell_.joint_gates) +
-                        r * h_stride_ + unit;
-        }
-        cell.reset_forward(n, at);
+      if (!cell_.resets_before) {
+        RunCells(layer, group_index, of_step, step, r, unit, n);
         continue;
       }
-      if (cell_.has_c && rows_.StartsAnew(strand.Position(r), t, group.dir)) {
-        std::fill_n(at.c, n, T(0));
+      CellRow<T> at = RowOfStep(layer, group_index, of_step, step, r, unit);
+      if (scratch.masks != nullptr) {
+        at.h_before = OfGate(scratch.masked[step % 2], cell_.joint_gates) +
+                      r * h_stride_ + unit;
       }
-      SetZones(layer.index * dirs_ + group.dir, row, unit, n, at.zones);
-      cell.forward(n, at);
-      if (problem_.is_training && cell_.has_c) {
-        std::copy_n(at.c, n, kept.cell + row * units_ + unit);
-      }
-      WriteCell(layer, group.dir, row, unit, n, at.c);
-      if (PhasesPerStep() > 1) continue;
-      FinishState(layer, group_index, step, r, unit, n);
+      CellSteps().reset_forward(n, at);
     }
   }
 }
 
-// Writes n numbers of c where the caller has that of all steps.
+// Computes n cells of a sequence in a step, and writes their results to all
+// places that these go to; those of a projection's input are not h yet.
 template <typename T>
-void CpuNetwork<T>::WriteCell(const ForwardLayer& layer, int64_t dir,
-                              int64_t row, int64_t unit, int64_t n,
-                              const T* c) const {
-  if (!has_cell_sequences(layer.index)) return;
-  layer.cell_sequences[row].From(dir * units_ + unit).Write(n, c);
-}
-
-// The second phase of a step that normalises the sums of some sequences.
-template <typename T>
-void CpuNetwork<T>::ForwardNormalized(const ForwardLayer& layer,
-                                      int64_t group_index, int64_t chunk_step,
-                                      int64_t step, int64_t part) const {
+void CpuNetwork<T>::RunCells(const ForwardLayer& layer, int64_t group_index,
+                             const StepGates& of_step, int64_t step, int64_t r,
+                             int64_t unit, int64_t n) const {
   const Group group = this->group(group_index);
   const Strand& strand = *group.strand;
-  const int64_t t = group.Time(step);
-  const StepGates of_step = GatesOfStep(layer, group_index, chunk_step, step);
-  const Range rows = PartRows(strand.Active(t), part);
-  for (int64_t r = rows.first; r < rows.last; ++r) {
-    const CellRow<T> at =
-        RowOfStep(layer, group_index, of_step, step, r, /*unit=*/0);
-    if (cell_.has_c && rows_.StartsAnew(strand.Position(r), t, group.dir)) {
-      std::fill_n(at.c, units_, T(0));
-    }
-    CellSteps().forward(units_, at);
-    if (problem_.is_training && cell_.has_c) {
-      std::copy_n(at.c, units_,
-                  layer.kept[group.dir].cell + strand.Row(t, r) * units_);
-    }
-    WriteCell(layer, group.dir, strand.Row(t, r), /*unit=*/0, units_, at.c);
-    FinishState(layer, group_index, step, r, /*first=*/0, units_);
+  const int64_t t = group.Time(step), row = strand.Row(t, r);
+  const CellRow<T> at = RowOfStep(layer, group_index, of_step, step, r, unit);
+  if (cell_.has_c && rows_.StartsAnew(strand.Position(r), t, group.dir)) {
+    std::fill_n(at.c, n, T(0));
   }
+  SetZones(layer.index * dirs_ + group.dir, row, unit, n, at.zones);
+  CellSteps().forward(n, at);
+  if (problem_.is_training && cell_.has_c) {
+    std::copy_n(at.c, n, layer.kept[group.dir].cell + row * units_ + unit);
+  }
+  if (has_cell_sequences(layer.index)) {
+    layer.cell_sequences[row].From(group.dir * units_ + unit).Write(n, at.c);
+  }
+  if (spec_.num_proj > 0) return;
+  FinishState(layer, group_index, step, r, unit, n);
 }
 
-// The second phase of a step: a projection, or the candidate of a GRU whose
-// reset gate acts before the product.
+// The second phase of a step: the cells of some sequences, if they normalise,
+// a projection, or the candidate of a GRU whose reset gate acts before the
+// product.
 template <typename T>
 void CpuNetwork<T>::ForwardSecondPhase(const ForwardLayer& layer,
                                        int64_t group_index, int64_t chunk_step,
@@ -481,9 +457,17 @@ void CpuNetwork<T>::ForwardSecondPhase(const ForwardLayer& layer,
   const auto& scratch = layer.scratch[group_index];
   const StepGates of_step = GatesOfStep(layer, group_index, chunk_step, step);
   const int64_t cols = projects ? out_ : units_;
+  const int64_t active = group.strand->Active(group.Time(step));
+  if (spec_.normalizes()) {
+    const Range rows = PartRows(active, part);
+    for (int64_t r = rows.first; r < rows.last; ++r) {
+      RunCells(layer, group_index, of_step, step, r, /*unit=*/0, units_);
+    }
+    return;
+  }
   const Range panels = PartPanels(cols, part);
   Product<T> product = StepProduct();
-  product.rows = group.strand->Active(group.Time(step));
+  product.rows = active;
   if (projects) {
     product.a = {scratch.unprojected, units_};
     product.b = layer.weights.projection[group.dir];
@@ -499,14 +483,11 @@ void CpuNetwork<T>::ForwardSecondPhase(const ForwardLayer& layer,
   const int64_t n =
       std::min(panels.last * RightMatrix<T>::PanelCols(), cols) - first;
   for (int64_t r = 0; r < product.rows; ++r) {
-    if (!projects) {
-      const CellRow<T> at =
-          RowOfStep(layer, group_index, of_step, step, r, first);
-      SetZones(layer.index * dirs_ + group.dir,
-               group.strand->Row(group.Time(step), r), first, n, at.zones);
-      CellSteps().forward(n, at);
+    if (projects) {
+      FinishState(layer, group_index, step, r, first, n);
+    } else {
+      RunCells(layer, group_index, of_step, step, r, first, n);
     }
-    FinishState(layer, group_index, step, r, first, n);
   }
 }
 
@@ -530,8 +511,6 @@ void CpuNetwork<T>::ForwardGroup(
                     const int64_t step = begin + phase / phases_per_step;
                     if (phase % phases_per_step == 0) {
                       ForwardUnits(*layer, group_index, begin, step, part);
-                    } else if (spec_.normalizes()) {
-                      ForwardNormalized(*layer, group_index, begin, step, part);
                     } else {
                       ForwardSecondPhase(*layer, group_index, begin, step,
                                          part);

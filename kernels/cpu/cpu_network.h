@@ -354,8 +354,6 @@ class CpuNetwork {
   void ForwardInputs(const ForwardLayer& layer, int64_t group_index,
                      int64_t first_step, int64_t last_step,
                      Schedule* schedule) const;
-  void WriteCell(const ForwardLayer& layer, int64_t dir, int64_t row,
-                 int64_t unit, int64_t n, const T* c) const;
   void FinishState(const ForwardLayer& layer, int64_t group_index, int64_t step,
                    int64_t r, int64_t first, int64_t n) const;
   // The rows of a step's gates, and of a GRU's `candidate`.
@@ -371,8 +369,9 @@ class CpuNetwork {
                     int64_t chunk_step, int64_t step, int64_t part) const;
   void ForwardSecondPhase(const ForwardLayer& layer, int64_t group_index,
                           int64_t chunk_step, int64_t step, int64_t part) const;
-  void ForwardNormalized(const ForwardLayer& layer, int64_t group_index,
-                         int64_t chunk_step, int64_t step, int64_t part) const;
+  void RunCells(const ForwardLayer& layer, int64_t group_index,
+                const StepGates& of_step, int64_t step, int64_t r, int64_t unit,
+                int64_t n) const;
   void EndForward(const CpuForwardCall<T>& call, const ForwardLayer& layer,
                   int64_t group_index) const;
 
@@ -392,13 +391,9 @@ class CpuNetwork {
                        int64_t step, int64_t r, int64_t unit) const;
   void BackwardUnits(const BackwardLayer& layer, int64_t group_index,
                      int64_t step, Range slice) const;
-  void FinishGradients(const BackwardLayer& layer, int64_t group_index,
-                       int64_t step, int64_t r, int64_t unit, int64_t n,
-                       const CellRow<T>& at) const;
-  void BackwardNormalized(const BackwardLayer& layer, int64_t group_index,
-                          int64_t step, int64_t part) const;
-  void AddCellGradients(const BackwardLayer& layer, int64_t dir, int64_t row,
-                        int64_t unit, int64_t n, T* dc) const;
+  void BackwardCells(const BackwardLayer& layer, int64_t group_index,
+                     int64_t step, int64_t r, int64_t unit, int64_t n,
+                     T* work) const;
   void BackwardReset(const BackwardLayer& layer, int64_t group_index,
                      int64_t step, Range slice) const;
   void BackwardInputs(const BackwardLayer& layer, int64_t dir, Stored<T> params,

@@ -111,11 +111,12 @@ CRNN_INLINES_ALL void NormForward(int64_t n, const CellRow<T>& given) {
 }
 
 template <typename T, typename Cell, typename Functions>
-CRNN_INLINES_ALL void NormBackward(int64_t n, const CellRow<T>& given, T* work,
-                                   T* sums) {
+CRNN_INLINES_ALL void NormBackward(int64_t n, const CellRow<T>& given) {
   NormRow<T, Cell, Functions> all(n, given);
   const CellRow<T>& row = all.row;
   constexpr int kLast = Cell::kNorms - 1;
+  T* const work = row.work;
+  T* const sums = row.vector_sums;
   T* const inner = work + Cell::kNorms * row.stride;
   all.Inner(n, row.c_before, inner);
 
@@ -193,13 +194,12 @@ constexpr CellKernels<T> KernelsOf() {
   CellKernels<T> kernels = {};
   if constexpr (Cell::kNorms > 0) {
     kernels.forward = NormForward<T, Cell, Functions>;
-    kernels.norm_backward = NormBackward<T, Cell, Functions>;
+    kernels.backward = NormBackward<T, Cell, Functions>;
   } else {
     kernels.forward = CellForward<T, Cell, Functions>;
     kernels.backward = CellBackward<T, Cell, Functions>;
     kernels.reset_forward = CellResetForward<T, Cell, Functions>;
     kernels.reset_backward = CellResetBackward<T, Cell, Functions>;
-    if (Cell::kVectors > 0) kernels.add_vectors = CellAddVectors<T, Cell>;
   }
   return kernels;
 }

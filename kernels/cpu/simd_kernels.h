@@ -30,6 +30,11 @@ struct CellRow {
   // Of a backward pass.
   const T* c_before;
   T *dh, *dc;
+  // Of a cell with vectors, the sums of their gradients, as far apart as these.
+  T* vector_sums;
+  // Of a cell that normalises, room for `stride` numbers of each norm, and as
+  // many again.
+  T* work;
 };
 
 // The step of one kind of cell, for n units of a row. Forward passes overwrite
@@ -45,7 +50,10 @@ struct CellKernels {
   // of the cell state before the step on return. Of a cell that reads h, `dh`
   // is replaced by the part of the gradient that reaches the previous h without
   // passing a gate. If `h` is not null, the output before the projection is
-  // written to it.
+  // written to it. The vectors' gradients are added to their sums.
+  //
+  // Of a cell that normalises, n is the number of all units, and what is kept
+  // are the gates' sums.
   void (*backward)(int64_t n, const CellRow<T>& row);
   // Only of cells with a gate whose matrix reads something else than h. The
   // first is the first half of a forward step, and sets what that matrix reads
@@ -54,14 +62,6 @@ struct CellKernels {
   // added to `dh`.
   void (*reset_forward)(int64_t n, const CellRow<T>& row);
   void (*reset_backward)(int64_t n, const CellRow<T>& row, const T* through);
-  // Adds what a step adds to the gradients of the vectors, from the inputs'
-  // gradients, to `sums`, which are `stride` numbers apart like the vectors.
-  void (*add_vectors)(int64_t n, const CellRow<T>& row, T* sums);
-  // The backward step of a cell that normalises, in place of `backward`. As of
-  // its `forward`, n is the number of all units. What is kept are the gates'
-  // sums. Vectors' gradients are added to `sums`, as above. `work` has room for
-  // `stride` numbers of each norm, and as many again.
-  void (*norm_backward)(int64_t n, const CellRow<T>& row, T* work, T* sums);
 };
 
 // The functions take only plain pointers and numbers. simd_kernels.cc is

@@ -105,14 +105,7 @@ std::unique_ptr<CpuBackend> BackendOf(ffi::ThreadPool pool) {
 template <typename Call>
 constexpr auto kHandle = HandleCall<Call, BackendOf, ffi::ThreadPool>;
 
-#define CRNN_REGISTER(name, function) \
-  CRNN_REGISTER_HANDLER(name, function, "Host", .Ctx<ffi::ThreadPool>())
-CRNN_REGISTER(kXlaForward, Forward);
-CRNN_REGISTER(kXlaBackward, Backward);
-CRNN_REGISTER(kXlaKerasTensors, kHandle<XlaKerasTensors>);
-CRNN_REGISTER(kXlaReadMask, kHandle<RnnMask>);
-CRNN_REGISTER(kXlaMoveSteps, kHandle<StepMove>);
-#undef CRNN_REGISTER
+CRNN_REGISTER_HANDLERS("Host", .Ctx<ffi::ThreadPool>());
 
 }  // namespace
 }  // namespace cudnn_rnn_tf

@@ -121,16 +121,8 @@ ffi::Error Backward(void* stream, int32_t device,
 template <typename Call>
 constexpr auto kHandle = HandleCall<Call, BackendOn, void*, int32_t>;
 
-#define CRNN_REGISTER(name, function) \
-  CRNN_REGISTER_HANDLER(              \
-      name, function, "CUDA",         \
-      .Ctx<ffi::PlatformStream<void*>>().Ctx<ffi::DeviceOrdinal>())
-CRNN_REGISTER(kXlaForward, Forward);
-CRNN_REGISTER(kXlaBackward, Backward);
-CRNN_REGISTER(kXlaKerasTensors, kHandle<XlaKerasTensors>);
-CRNN_REGISTER(kXlaReadMask, kHandle<RnnMask>);
-CRNN_REGISTER(kXlaMoveSteps, kHandle<StepMove>);
-#undef CRNN_REGISTER
+CRNN_REGISTER_HANDLERS(
+    "CUDA", .Ctx<ffi::PlatformStream<void*>>().Ctx<ffi::DeviceOrdinal>());
 
 }  // namespace
 

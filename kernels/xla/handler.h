@@ -116,8 +116,15 @@ ffi::Error HandleCall(Place... place, ffi::Span<const int64_t> integers,
   });
 }
 
-// Registers a function as the handler of a call. The binding of the place comes
-// before what all calls have.
+// Registers the handlers of all calls: a file's Forward, Backward and kHandle.
+// The binding of the place comes before what all calls have.
+#define CRNN_REGISTER_HANDLERS(PLATFORM, PLACE)                               \
+  CRNN_REGISTER_HANDLER(kXlaForward, Forward, PLATFORM, PLACE);               \
+  CRNN_REGISTER_HANDLER(kXlaBackward, Backward, PLATFORM, PLACE);             \
+  CRNN_REGISTER_HANDLER(kXlaKerasTensors, kHandle<XlaKerasTensors>, PLATFORM, \
+                        PLACE);                                               \
+  CRNN_REGISTER_HANDLER(kXlaReadMask, kHandle<RnnMask>, PLATFORM, PLACE);     \
+  CRNN_REGISTER_HANDLER(kXlaMoveSteps, kHandle<StepMove>, PLATFORM, PLACE)
 #define CRNN_REGISTER_HANDLER(NAME, FUNCTION, PLATFORM, PLACE)              \
   XLA_FFI_DEFINE_HANDLER(NAME##Handler, FUNCTION,                           \
                          ffi::Ffi::Bind()                                   \
