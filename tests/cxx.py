@@ -81,10 +81,13 @@ def embedded_sources(directory: pathlib.Path) -> pathlib.Path:
     return embedded
 
 
+def _hash(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps([*map(str, parts)]).encode()).hexdigest()[:16]
+
+
 def _object(source: pathlib.Path, flags: list[str], folder: pathlib.Path) -> pathlib.Path:
     """Compiles a source, unless a test of this run has done so with the same flags."""
-    name = hashlib.sha256(json.dumps([str(source), *map(str, flags)]).encode()).hexdigest()[:16]
-    path = folder / f"{source.stem}-{name}.o"
+    path = folder / f"{source.stem}-{_hash(source, *flags)}.o"
     with _made_once(path) as is_missing:
         if is_missing:
             made = path.with_suffix(".made")
@@ -116,17 +119,23 @@ def cell_macro(rnn_mode: str, has_zoneout: bool = False) -> str:
 
 
 def standard_headers(directory: pathlib.Path) -> list[str]:
-    """Returns options by which kernels for the fake device share its standard headers, compiled.
+    """Returns options by which kernels for the fake device share its standard headers, compiled."""
+    device = (ROOT / "tests" / "programs" / "fake_device.h").read_text()
+    text = "\n".join(re.findall("^#(?:undef|include <).*", device, re.MULTILINE))
+    return _shared_headers(directory, text, KERNEL_FLAGS)
 
-    Of a library of kernels, these headers would take almost half of the compiler's time.
+
+def _shared_headers(directory: pathlib.Path, text: str, flags: list[Any]) -> list[str]:
+    """Returns options by which what is compiled with these flags shares headers, compiled.
+
+    Standard headers would take almost half of the compiler's time.
     """
-    header = _shared(directory) / "standard_headers.h"
+    header = _shared(directory) / f"headers-{_hash(text, *flags)}.h"
     with _made_once(header) as is_missing:
         if is_missing:
-            device = (ROOT / "tests" / "programs" / "fake_device.h").read_text()
             made = header.with_suffix(".made")
-            made.write_text("\n".join(re.findall("^#(?:undef|include <).*", device, re.MULTILINE)))
-            command = ["g++", *KERNEL_FLAGS, "-x", "c++-header", made, "-o", f"{header}.gch"]
+            made.write_text(text)
+            command = ["g++", *flags, "-x", "c++-header", made, "-o", f"{header}.gch"]
             subprocess.run(command, check=True)
             made.rename(header)
     return ["-Winvalid-pch", "-include", str(header)]
@@ -145,6 +154,10 @@ def objects_of(
         *(part for folder in include_folders() for part in ("-isystem", folder)),
         *options,
     ]
+    if not options:  # As most sources are compiled.
+        names = "algorithm atomic cstdio cstring functional map memory mutex string vector"
+        text = "".join(f"#include <{name}>\n" for name in names.split())
+        flags = [*_shared_headers(directory, text, flags), *flags]
     return [_object(ROOT / source, flags, _shared(directory)) for source in sources]
 
 

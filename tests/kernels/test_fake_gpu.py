@@ -26,7 +26,7 @@ def output_of(*command: str | pathlib.Path, **environment: str) -> str:
 @pytest.mark.parametrize(
     ("program", "seeds", "sources"),
     [
-        ("graphs_on_fake_driver", 12, GRAPHS),
+        ("graphs_on_fake_driver", 4, GRAPHS),
         (
             "backend_on_fake_gpu",
             300,
