@@ -164,64 +164,6 @@ def identity_network(rate: float):
     return run
 
 
-def test_dropout_is_a_function_of_the_seed():
-    run = identity_network(0.25)
-    ones = tf.ones([40, 50, 64])
-    mask = run(ones, [1, 2])
-    np.testing.assert_allclose(np.unique(mask), [0, 4 / 3], rtol=1e-6)
-    # Three standard deviations of the mean of 128,000 draws are 0.0036.
-    np.testing.assert_allclose(tf.reduce_mean(tf.cast(mask == 0, tf.float32)), 0.25, atol=0.0036)
-    np.testing.assert_array_equal(run(ones, [1, 2]), mask)
-    for seed in ([1, 3], [2, 2], [2**40, 2]):
-        assert np.mean(run(ones, seed) != mask) > 0.3
-    np.testing.assert_array_equal(run(ones, [1, 2], is_training=False), ones)
-    with tf.GradientTape() as tape:
-        tape.watch(ones)
-        value = tf.reduce_sum(run(ones, [1, 2]))
-    np.testing.assert_array_equal(tape.gradient(value, ones), mask)
-
-
-def test_dropout_gradient_is_numeric_gradient():
-    config = RnnConfig("lstm", 3, 9, 5, direction="bidirectional", dropout=0.3)
-    rng = np.random.default_rng(2)
-    inputs = tf.constant(rng.standard_normal((6, 4, 5)))
-    states = [tf.zeros(s, tf.float64) for s in config.state_shapes(4, time_major=True)]
-    params = tf.constant(rng.standard_normal(config.layout.size) * 0.3)
-    seed = tf.constant([5, 6], tf.int64)
-
-    def loss(params):
-        return tf.reduce_sum(tf.sin(ops.forward(config, inputs, states, params, seed=seed)[0]))
-
-    with tf.GradientTape() as tape:
-        tape.watch(params)
-        value = loss(params)
-    direction = tf.constant(rng.standard_normal(config.layout.size))
-    step = 1e-5
-    numeric = (loss(params + step * direction) - loss(params - step * direction)) / (2 * step)
-    along = tf.reduce_sum(tape.gradient(value, params) * direction)
-    np.testing.assert_allclose(along, numeric, rtol=1e-7)
-
-
-def test_backward_twice_is_the_same():
-    """A backward pass of cuDNN overwrites its reserve space, which a second one must not notice."""
-    config = RnnConfig("lstm", 2, 33, 20, dropout=0.2)
-    inputs = tf.random.stateless_normal([7, 6, 20], [0, 1])
-    params = tf.random.stateless_normal([config.layout.size], [2, 3]) * 0.3
-    states = [tf.zeros(shape) for shape in config.state_shapes(6, time_major=True)]
-
-    @tf.function
-    def gradients():
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(params)
-            outputs, _ = ops.forward(config, inputs, states, params)
-            first, second = tf.reduce_sum(outputs), tf.reduce_sum(outputs * 2)
-        return tape.gradient(first, params), tape.gradient(second, params)
-
-    for function in (gradients, gradients.python_function):
-        once, twice = function()
-        np.testing.assert_allclose(twice, 2 * once, rtol=1e-5, atol=1e-5)
-
-
 def test_sixteen_threads():
     config = RnnConfig("lstm", 1, 24, 10, direction="bidirectional")
     params = tf.random.stateless_normal([config.layout.size], [0, 1])

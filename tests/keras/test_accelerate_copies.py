@@ -14,24 +14,6 @@ from cudnn_rnn_tf import keras as drop_ins
 layers = keras.layers
 
 
-class Configured(keras.Model):
-    """A model whose config has its recurrent layer."""
-
-    def __init__(self, recurrent: Any, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.recurrent = recurrent
-
-    def call(self, inputs):
-        return self.recurrent(inputs)
-
-    def get_config(self):
-        return {"recurrent": keras.saving.serialize_keras_object(self.recurrent)}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(keras.saving.deserialize_keras_object(config["recurrent"]))
-
-
 class Coded(keras.Model):
     """A model whose code makes its recurrent layer."""
 
@@ -45,15 +27,6 @@ class Coded(keras.Model):
 
     def get_config(self):
         return {"units": self.units}
-
-
-def test_models_of_classes_of_their_own():
-    inputs = draw(2, 5, 3)
-    model = Configured(layers.LSTM(4))
-    expected = model(inputs)
-    fast = crnn.accelerate(model)
-    assert type(fast) is Configured and type(fast.recurrent) is drop_ins.LSTM
-    np.testing.assert_allclose(fast(inputs), expected, atol=1e-6)
 
 
 class Recompiled(Coded):

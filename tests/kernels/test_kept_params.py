@@ -281,7 +281,7 @@ def test_weights_that_nobody_has_any_more_are_dropped(layer, call):
     inputs = normal(2, 9, 400)
     layer(inputs)
     sizes = []
-    for _ in range(60):
+    for _ in range(30):
         for variable in layer.trainable_variables:
             variable.assign_add(tf.fill(variable.shape, 1e-3))
         call(layer, inputs)
@@ -305,7 +305,7 @@ random, inputs = np.random.default_rng(0), tf.zeros([1, 17, 400])
 for layer in (crnn.CudnnLSTM(1, 400), drop_ins.LSTM(400)):
     layer(inputs)
     sizes = []
-    for _ in range(60):
+    for _ in range(30):
         for variable in layer.trainable_variables:
             variable.assign(random.standard_normal(variable.shape, np.float32))
         layer(inputs)

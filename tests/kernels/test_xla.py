@@ -320,19 +320,6 @@ def test_fit(name):
     check_fit(name, atol=1e-5)
 
 
-@on_cpus_only
-def test_an_accelerated_model():
-    model = keras.Sequential(
-        [keras.Input((5, 3)), keras.layers.LSTM(4, return_sequences=True), keras.layers.LSTM(4)]
-    )
-    fast = crnn.accelerate(model)
-    fast.compile("sgd", "mse", jit_compile=True)
-    assert fast.jit_compile
-    np.testing.assert_allclose(
-        fast.predict(draw(2, 5, 3), verbose=0), model(draw(2, 5, 3)), atol=1e-6
-    )
-
-
 # What is around the layers.
 
 
@@ -467,22 +454,6 @@ def test_two_gradients_of_a_compiled_forward_pass():
         outputs = layer(inputs, training=True)
     for received, expected in zip(first, tape.gradient(outputs, sources), strict=True):
         np.testing.assert_allclose(received, expected, rtol=0, atol=1e-5)
-
-
-def test_saved_model(tmp_path):
-    layer = crnn.CudnnLSTM(2, 6)
-    module = tf.Module()
-    module.layer = layer
-    module.run = tf.function(
-        lambda inputs: layer(inputs),
-        autograph=False,
-        jit_compile=True,
-        input_signature=[tf.TensorSpec([None, None, 4])],
-    )
-    expected = module.run(draw(3, 5, 4))
-    tf.saved_model.save(module, tmp_path)
-    loaded = tf.saved_model.load(tmp_path)
-    np.testing.assert_array_equal(loaded.run(draw(3, 5, 4)), expected)
 
 
 # The layers' masks and seeds are in one program, where a variable of another device than the

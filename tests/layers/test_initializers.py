@@ -28,16 +28,6 @@ def test_begins_as_torch_does(options):
     assert 0.18 < largest <= 0.2
 
 
-def test_goes_through_a_file(tmp_path):
-    layer = crnn.CudnnGRU(1, 3, kernel_initializer=crnn.TorchUniform(3, seed=5))
-    model = keras.Sequential([keras.Input((None, 2)), layer])
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras").layers[0].kernel_initializer
-    assert isinstance(loaded, crnn.TorchUniform)
-    assert loaded.get_config() == {"num_units": 3, "seed": 5}
-    np.testing.assert_array_equal(loaded((4, 3)), crnn.TorchUniform(3, seed=5)((4, 3)))
-
-
 def test_wrong_number_of_units():
     with pytest.raises(ValueError, match="expected num_units to be positive, but received 0"):
         crnn.TorchUniform(0)
@@ -116,7 +106,11 @@ def test_all_gates_at_once():
 
 @pytest.mark.parametrize(
     "initializer",
-    [crnn.AllGates("orthogonal"), crnn.PerGate("he_normal", forget_gate="ones")],
+    [
+        crnn.AllGates("orthogonal"),
+        crnn.PerGate("he_normal", forget_gate="ones"),
+        crnn.TorchUniform(3, seed=5),
+    ],
 )
 def test_configurations(initializer):
     config = keras.initializers.serialize(initializer)

@@ -190,15 +190,7 @@ def states(*shapes):
             r"initial h of shape \(2, 1, 3\) \(\[batch, layers \* directions, size\]\), "
             r"but received \(2, 3\)",
         ),
-        ("gru", {}, states((3, 1, 3)), r"initial h of shape \(2, 1, 3\).*\(3, 1, 3\)"),
-        ("gru", {}, states((2, 1, 4)), r"initial h of shape \(2, 1, 3\).*\(2, 1, 4\)"),
         ("lstm", {}, states((2, 1, 3), (2, 2, 3)), r"initial c of shape.*\(2, 2, 3\)"),
-        (
-            "lstm",
-            {"num_proj": 2},
-            states((2, 1, 3), (2, 1, 3)),
-            r"initial h of shape \(2, 1, 2\).*\(2, 1, 3\)",
-        ),
         (
             "gru",
             {"time_major": True},

@@ -63,15 +63,6 @@ def test_step_of_descent(rnn_mode, options, run_eagerly):
         ("lstm", "float32", False),
         ("gru", "mixed_float16", True),
         ("rnn_relu", "mixed_bfloat16", False),
-        *(
-            pytest.param(mode, dtype, False, marks=pytest.mark.slow)
-            for mode, dtype in (
-                *((mode, "float32") for mode in MODES if mode != "lstm"),
-                ("lstm", "float64"),
-                ("rnn_relu", "mixed_float16"),
-                ("lstm", "mixed_bfloat16"),
-            )
-        ),
     ],
 )
 def test_fit_learns(rnn_mode, dtype, run_eagerly):

@@ -2,10 +2,8 @@
 
 import keras
 import numpy as np
-import onnxruntime
 import pytest
 import tensorflow as tf
-from ai_edge_litert.interpreter import Interpreter
 from layer_reference import make, normal, randomize
 
 import cudnn_rnn_tf as crnn
@@ -192,17 +190,6 @@ def test_in_a_stateful_layer():
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=1e-5, atol=1e-6)
 
 
-class WithResets(keras.layers.Layer):
-    """Makes resets of its inputs, so that exporters see a model of one input."""
-
-    def __init__(self, layer, **kwargs):
-        super().__init__(**kwargs)
-        self.layer = layer
-
-    def call(self, inputs):
-        return self.layer(inputs, resets=inputs[:, :, 0] > 0.5)
-
-
 def test_in_models_and_files(tmp_path):
     steps = Steps("plain", 3)
     inputs = keras.Input((TIME, SIZE))
@@ -219,26 +206,6 @@ def test_in_models_and_files(tmp_path):
     model.export(tmp_path / "exported", verbose=False)
     exported = tf.saved_model.load(str(tmp_path / "exported"))
     np.testing.assert_allclose(exported.serve(given), right, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_in_exports(tmp_path):
-    inputs = normal(2, 6, SIZE)
-    wrapper = WithResets(crnn.CudnnLSTM(1, 4, direction="bidirectional"))
-    model = keras.Sequential([keras.Input((6, SIZE), batch_size=2), wrapper])
-    right = model(inputs).numpy()
-    assert np.abs(right - wrapper.layer(inputs)).max() > 1e-3
-    crnn.export_portable(model, tmp_path / "portable")
-    portable = tf.saved_model.load(str(tmp_path / "portable"))
-    np.testing.assert_allclose(portable.serve(inputs), right, rtol=1e-4, atol=1e-5)
-    crnn.export_onnx(model, tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
-    (result,) = session.run(None, {session.get_inputs()[0].name: inputs})
-    np.testing.assert_allclose(result, right, rtol=1e-4, atol=1e-5)
-    crnn.export_litert(model, tmp_path / "model.tflite")
-    run = Interpreter(str(tmp_path / "model.tflite"), num_threads=1).get_signature_runner()
-    (result,) = run(**dict.fromkeys(run.get_input_details(), inputs)).values()
-    np.testing.assert_allclose(result, right, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("go_backwards", [False, True])

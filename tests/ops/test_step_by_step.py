@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 import random_configs
 import reference
@@ -48,64 +47,6 @@ def test_other_types(dtype):
     for name in ("outputs", "h"):
         errors = random_configs.errors(results, expected, dtype)
         assert errors[name] < random_configs.TOLERANCE[dtype]
-
-
-def test_padding_is_not_read():
-    config = RnnConfig("gru", 2, 3, 2, direction="bidirectional")
-    inputs = np.random.default_rng(0).standard_normal((4, 3, 2))
-    inputs[2:, 1] = np.nan
-    outputs, (h,) = step_by_step.forward(
-        config,
-        tf.constant(inputs),
-        [tf.zeros(shape, tf.float64) for shape in config.state_shapes(3, time_major=True)],
-        tf.fill([config.layout.size], tf.constant(0.1, tf.float64)),
-        sequence_lengths=tf.constant([4, 2, 0]),
-    )
-    assert np.isfinite(outputs).all() and np.isfinite(h).all()
-
-
-@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_relu"])
-def test_unknown_shapes(rnn_mode):
-    """The number of steps and the batch size may be unknown until it runs."""
-    config = RnnConfig(rnn_mode, 2, 3, 2, direction="bidirectional")
-    states = config.state_shapes(None, time_major=True)
-
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None, None, 2]),
-            tf.TensorSpec([None], tf.int32),
-            tf.TensorSpec([config.layout.size]),
-            *map(tf.TensorSpec, states),
-        ]
-    )
-    def function(inputs, lengths, params, *states):
-        outputs, final = step_by_step.forward(
-            config, inputs, states, params, sequence_lengths=lengths
-        )
-        assert outputs.shape.as_list() == [None, None, 6]
-        return outputs, *final
-
-    rng = np.random.default_rng(0)
-    for max_time, batch_size in ((5, 1), (1, 4), (3, 0)):
-        arguments = [
-            rng.standard_normal(shape).astype("float32")
-            for shape in (
-                (max_time, batch_size, 2),
-                (config.layout.size,),
-                *config.state_shapes(batch_size, time_major=True),
-            )
-        ]
-        lengths = rng.integers(0, max_time + 1, batch_size).astype("int32")
-        expected = reference.forward(
-            config,
-            arguments[0],
-            arguments[2:],
-            *reference.split_params(config, arguments[1]),
-            sequence_lengths=lengths,
-        )
-        results = function(arguments[0], lengths, *arguments[1:])
-        for result, value in zip(results, (expected.outputs, *expected.states), strict=True):
-            np.testing.assert_allclose(result, value, rtol=0, atol=1e-5)
 
 
 def test_join_names_a_tensor_of_another_shape():
