@@ -106,7 +106,9 @@ RnnStatus NameArchitecture(int architecture, bool is_imitated,
                 std::to_string(architecture)};
   }
   const bool is_own = nearest == architecture && !is_imitated;
-  *name = (is_own ? "sm_" : "compute_") + std::to_string(nearest);
+  // Only code for no other architecture may use Hopper's warpgroups.
+  *name = (is_own ? "sm_" : "compute_") + std::to_string(nearest) +
+          (architecture == 90 ? "a" : "");
   return {};
 }
 

@@ -63,8 +63,8 @@ RnnStatus CompileKernel(const std::string& file, const std::string& entry,
                         CUkernel* kernel);
 
 // Names what the compiler should compile for: machine code of an architecture,
-// such as "sm_90". For one that the compiler does not know, or that is
-// imitated, it is PTX ("compute_90"), which the driver compiles for the GPU at
+// such as "sm_89". For one that the compiler does not know, or that is
+// imitated, it is PTX ("compute_89"), which the driver compiles for the GPU at
 // hand. The compiler's library must have been loaded.
 RnnStatus NameArchitecture(int architecture, bool is_imitated,
                            std::string* name);

@@ -46,6 +46,7 @@ class Shape:
     slices: int = 1  # Blocks of a band; 1 if there are no bands.
     activation: str = ""
     recurrent_activation: str = ""
+    has_warpgroups: int = 0
 
     def __str__(self) -> str:
         return "-".join(str(value) for value in dataclasses.astuple(self))
@@ -54,6 +55,11 @@ class Shape:
     def has_resets(self) -> bool:
         """Whether the kernels are compiled for resets, as those of every second shape are."""
         return ((STACKS if self.is_stack else SHAPES).index(self)) % 2 == 0
+
+    @property
+    def slots(self) -> int:
+        has_all = self.slices == 1 or self.has_warpgroups
+        return 4 if has_all else reference.NUM_GATES[self.rnn_mode]
 
     @property
     def tolerance(self) -> float:
@@ -102,6 +108,11 @@ SHAPES = [
     Shape("rnn_tanh", "float16", 125, 8, 0, 16, 1, 1, 1, 1, 1, 1, slices=2),
     Shape("lstm", "float32", 61, 8, 0, 8, 2, 2, 1, 1, 2, 1, products=3, slices=4),
     Shape("gru", "float32", 110, 8, 0, 16, 1, 3, 1, 1, 2, 1, products=3, slices=2),
+    Shape("lstm", "float16", 120, 4, 0, 32, 3, 8, 1, 2, 4, 1, has_warpgroups=1),
+    Shape(
+        *("gru", "float32", 60, 4, 0, 16, 2, 8, 1, 0, 4, 1),
+        **{"products": 3, "slices": 2, "has_warpgroups": 1},
+    ),
 ]
 
 # Stacks have no backward kernel.
@@ -219,7 +230,8 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
         f"-DIS_STACK={shape.is_stack}",
         f"-DPRODUCTS={shape.products}",
         f"-DSLICES={shape.slices}",
-        f"-DSLOTS={4 if shape.slices == 1 else reference.NUM_GATES[shape.rnn_mode]}",
+        f"-DSLOTS={shape.slots}",
+        f"-DWARPGROUPS={shape.has_warpgroups}",
         *("-DIS_OF_OLD_GPU",) * shape.is_of_old_gpu,
         *("-DHAS_RESETS",) * shape.has_resets,
         f"-DIS_{shape.dtype.replace('float32', 'float').upper()}",

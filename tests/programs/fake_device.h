@@ -353,12 +353,48 @@ inline void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
     }
   });
 }
+
+// An operand of a warpgroup's products, whose columns are `pitch` bytes apart.
+struct WideOperand {
+  const char* first;
+  int pitch;
+  WideOperand(const void* first, int pitch)
+      : first(static_cast<const char*>(first)), pitch(pitch) {}
+  WideOperand(const WideOperand& other, int bytes)
+      : first(other.first + bytes), pitch(other.pitch) {}
+  Word At(int row, int column) const {
+    Word word;
+    std::memcpy(&word,
+                first + column * pitch + row * 16 + Fake().me().lane % 4 * 4,
+                sizeof(word));
+    return word;
+  }
+};
+inline void BeginWide() {}
+inline void EndWide(bool) {}
+template <typename Sums>
+void MultiplyWide(Sums& sums, int i, Word a0, Word a1, Word a2, Word a3,
+                  const WideOperand& b) {
+  const int g = Fake().me().lane / 4;
+  for (int n = 0; n < ROW_TILES; ++n) {
+    MultiplyAdd(sums[n][i].sums, a0, a1, a2, a3, b.At(n * 8 + g, 0),
+                b.At(n * 8 + g, 1));
+  }
+}
+template <typename Sums>
+void MultiplyWide(Sums& sums, int i, const WideOperand& a,
+                  const WideOperand& b) {
+  const int row = Fake().me().warp % 4 * 16 + Fake().me().lane / 4;
+  MultiplyWide(sums, i, a.At(row, 0), a.At(row + 8, 0), a.At(row, 1),
+               a.At(row + 8, 1), b);
+}
 #endif
 
 inline char* SharedMemory() { return Fake().shared(); }
 inline void SynchronizeBlock() {
   Fake().Meet(&Fake().block(), Fake().threads(), [] {});
 }
+inline void SynchronizeOperands() { SynchronizeBlock(); }
 inline int Recomputed(int number) { return number; }
 inline void Raise(Word* word, Word to) { *word = std::max(*word, to); }
 inline void atomicMax(Word* word, Word to) { Raise(word, to); }

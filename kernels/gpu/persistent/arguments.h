@@ -40,6 +40,8 @@ struct Shape {
   // a slice of h alone, and the sums of a band's blocks are added.
   int slices;
   int slots;  // Rows of the weights for each unit. Some stand for no gate.
+  // 1 if four warps multiply 64 rows of the weights together, as Hopper's do.
+  int has_warpgroups;
   // Whether floats keep all their digits.
   constexpr bool is_exact() const {
     return products == kSplit || products == kFused;
@@ -64,10 +66,23 @@ struct Shape {
   // Bytes from one row of `pairs` pairs to the next. Odd multiples of 64 keep
   // the eight rows that a warp reads at once in different banks.
   static constexpr int Pitch(int pairs) { return (pairs / 2 * 2 + 1) * 64; }
+  // What the weights are multiplied by has chunks of 16 bytes; these are the
+  // bytes from a sequence's chunk to the next sequence's, and to the sequence's
+  // next chunk. Warpgroups read the chunks of eight sequences at once.
+  constexpr int operand_pitch(int pairs) const {
+    return has_warpgroups ? 16 : Pitch(pairs);
+  }
+  constexpr int column_pitch() const {
+    return has_warpgroups ? rows() * 16 + 16 : 16;
+  }
+  constexpr int operand_bytes(int pairs) const {
+    return has_warpgroups ? pairs * 4 * column_pitch() : rows() * Pitch(pairs);
+  }
   // The independent sums of each of a warp's tiles. There are enough of them to
   // hide the latency of the tensor cores.
   constexpr int Chains(int tiles) const {
-    return (4 + tiles * row_tiles - 1) / (tiles * row_tiles);
+    return has_warpgroups ? 1
+                          : (4 + tiles * row_tiles - 1) / (tiles * row_tiles);
   }
   // Two barriers and, in a stack, a cluster's ticket stand before everything
   // else in shared memory.
@@ -83,7 +98,10 @@ struct Shape {
   }
 
   // The forward pass multiplies a block's rows of the weights by h.
-  constexpr int forward_tiles() const { return (band_rows() + 15) / 16; }
+  constexpr int forward_tiles() const {
+    return has_warpgroups ? (band_rows() + 63) / 64 * 4
+                          : (band_rows() + 15) / 16;
+  }
   constexpr int forward_warp_tiles() const {
     return (forward_tiles() * splits + warps - 1) / warps;
   }
@@ -91,12 +109,12 @@ struct Shape {
     return (slice_units() / items + 16 * splits - 1) / (16 * splits);
   }
   constexpr int forward_pitch() const {
-    return Pitch(forward_warp_pairs() * splits);
+    return operand_pitch(forward_warp_pairs() * splits);
   }
   // A cluster's peers store to one copy while a block reads the other.
   constexpr int copies() const { return is_cluster ? 2 : 1; }
   constexpr int forward_h_bytes() const {
-    return copies() * rows() * forward_pitch();
+    return copies() * operand_bytes(forward_warp_pairs() * splits);
   }
   // The floats from the sums for one sequence to those for the next. With this
   // pitch, the stores of a warp go to different banks.
@@ -172,7 +190,7 @@ struct Shape {
                       : backward_adders() * rows() * block_units * 4;
   }
   constexpr int backward_gradient_bytes() const {
-    return (has_bands() ? 1 : 2) * rows() * Pitch(backward_pairs());
+    return (has_bands() ? 1 : 2) * operand_bytes(backward_pairs());
   }
   constexpr int backward_shared_bytes() const {
     return kBarrierBytes + powers_bytes() + backward_slots_bytes() +

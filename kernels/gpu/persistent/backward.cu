@@ -15,13 +15,16 @@
 // units for a slice of h alone, and then the parts.
 #include "exchange.cuh"
 #include "powers.cuh"
+#include "warpgroup_weights.cuh"
 #include "weights.cuh"
 
 using cudnn_rnn_tf::persistent::BackwardArguments;
 using cudnn_rnn_tf::persistent::BackwardDirection;
 
 constexpr int kPairs = kShape.backward_pairs();
-constexpr int kPitch = Shape::Pitch(kPairs);
+constexpr int kPitch = kShape.operand_pitch(kPairs);
+constexpr int kColumn = kShape.column_pitch();
+constexpr int kCopy = kShape.operand_bytes(kPairs);
 constexpr int kGroups = kShape.backward_warp_groups();
 constexpr int kTiles = kShape.backward_warp_tiles();
 constexpr int kSlotPitch = kShape.backward_slot_pitch();
@@ -34,7 +37,11 @@ constexpr int kLanesOfRow = BLOCK_UNITS % 32 == 0   ? 32
                             : BLOCK_UNITS % 16 == 0 ? 16
                                                     : 8;
 constexpr bool kIsInWarp = kLanesOfRow == BLOCK_UNITS;
+#if WARPGROUPS
+using Weights = WarpgroupWeights<kPairs, kTiles, 1>;
+#else
 using Weights = WarpWeights<kPairs, kTiles>;
+#endif
 
 // Returns the largest of the numbers of these lanes, none of which is negative.
 static float LargestOfRow(float number) {
@@ -151,8 +158,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   do {
     // The thread's cells.
     int b_of[kRounds], unit_of[kRounds], length[kRounds], row_of[kRounds];
-    float carry_h[kRounds], carry_c[kRounds], bias_sums[kRounds][kSlots];
-    Functions functions[kRounds];
+    float carry_h[kRounds], carry_c[kRounds], bias_sums[kOwnUnits][kSlots];
+    Functions functions[kOwnUnits];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const Cell cell(round, thread);
@@ -164,7 +171,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       row_of[round] = sequence.RowAt(sequences, 0, is_reversed);
       carry_h[round] = carry_c[round] = 0.0f;
 #pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) bias_sums[round][slot] = 0.0f;
+      for (int slot = 0; slot < kSlots; ++slot) {
+        if (round < kOwnUnits) bias_sums[round][slot] = 0.0f;
+      }
+      if (round < kOwnUnits && unit_of[round] < NUM_UNITS) {
+        functions[round].ReadVectors(my.vectors, NUM_UNITS, unit_of[round]);
+      }
       if (sequence.b < 0) continue;
       const long long at = sequence.b * all.state_stride + unit_of[round];
       carry_h[round] =
@@ -173,12 +185,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         carry_c[round] =
             ToFloat(static_cast<const Item*>(my.last_c_backprop)[at]);
       }
-      functions[round].ReadVectors(my.vectors, NUM_UNITS, unit_of[round]);
       if (!sequence.is_invalid) continue;
       carry_h[round] = carry_c[round] = InvalidValue();
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
-        bias_sums[round][slot] = InvalidValue();
+        bias_sums[round % kOwnUnits][slot] = InvalidValue();
       }
     }
     const int steps = Sequence(sequences, first_row).length;
@@ -343,7 +354,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           MultiplyHalves(
               &gates, __uint_as_float(Within(power + (127 << 23), 127 << 23)));
 #endif
-          StoreGates(gates, gradients + row * kPitch + unit * SLOTS * 2);
+          const int at_byte = unit * SLOTS * 2;
+          StoreGates(gates, gradients + row * kPitch + at_byte / 16 * kColumn +
+                                at_byte % 16);
         }
       }
     };
@@ -357,10 +370,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       float output_backprop[kRounds], of_slots[kRounds][kSlots];
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
-        factors[round] = MakeFactors(inputs[round], functions[round]);
+        factors[round] =
+            MakeFactors(inputs[round], functions[round % kOwnUnits]);
         output_backprop[round] = ToFloat(inputs[round].output_backprop);
       }
-      load_inputs(step - 1);
+      if (!WARPGROUPS) load_inputs(step - 1);
       if (turn > 0 && IS_CLUSTER) {
         WaitForBarrier(barriers + current, (turn - 1) / 2 % 2);
         if (thread == 0) {
@@ -485,8 +499,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           }
         } else if (cell.exists) {
           Word* const to = reinterpret_cast<Word*>(
-              gradients + (current * kRows + cell.row) * kPitch +
-              cell.unit * 16 / kOperands);
+              gradients + current * kCopy + cell.row * kPitch +
+              cell.unit / kOperands * kColumn +
+              cell.unit % kOperands * (16 / kOperands));
 #pragma unroll
           for (int j = 0; j < kWords; ++j) to[j] = words[j];
         }
@@ -502,66 +517,81 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
         receive_gates(turn);
       }
-      SynchronizeBlock();
+      // No block waits for these stores, so they come last, if there are
+      // registers for that.
+      const auto store_gates = [&] {
+#pragma unroll
+        for (int round = 0; round < kRounds; ++round) {
+          if (step >= length[round]) continue;
+          const long long row = row_of[round] + step * row_step;
+#pragma unroll
+          for (int slot = 0; slot < kSlots; ++slot) {
+            gates[(row * kSlots + slot) * NUM_UNITS + unit_of[round]] =
+                FromFloat(of_slots[round][slot]);
+            bias_sums[round % kOwnUnits][slot] += of_slots[round][slot];
+          }
+        }
+      };
+      SynchronizeOperands();
+      if (WARPGROUPS) {
+        store_gates();
+        load_inputs(step - 1);
+      }
 
-      Weights::Sums sums;
+      constexpr int kAtOnce = Weights::kAtOnce;
       const int copy = kHasBands ? 0 : current;
-      weights.Multiply(held, gradients + copy * kRows * kPitch, kPitch, lane,
-                       sums);
 #pragma unroll
-      for (int n = 0; n < ROW_TILES; ++n) {
-        const int row = n * 8 + 2 * t + is_odd;
+      for (int first = 0; first < kTiles; first += kAtOnce) {
+        Weights::Sums sums;
+        weights.Multiply(held, gradients + copy * kCopy, kPitch, lane, first, 0,
+                         sums);
 #pragma unroll
-        for (int group = 0; group < kGroups; ++group) {
-          Chunk chunk;
+        for (int n = 0; n < ROW_TILES; ++n) {
+          const int row = n * 8 + 2 * t + is_odd;
 #pragma unroll
-          for (int i = 0; i < kItems; ++i) {
-            float sum[4];
-            sums[n][group * kItems + i].Total(lane, sum);
-            const float other = ShuffleXor(is_odd ? sum[0] : sum[1], 4);
-            const float far = ShuffleXor(is_odd ? sum[2] : sum[3], 4);
-            float of_units[4] = {is_odd ? other : sum[0], is_odd ? far : sum[2],
-                                 is_odd ? sum[1] : other,
-                                 is_odd ? sum[3] : far};
+          for (int group = 0; group < kAtOnce / kItems; ++group) {
+            if (first / kItems + group >= kGroups) continue;
+            Chunk chunk;
 #pragma unroll
-            for (int j = 0; kHasPowers && j < 4; ++j) {
-              of_units[j] *= kOfProduct * power_of_sums(row);
+            for (int i = 0; i < kItems; ++i) {
+              float sum[4];
+              sums[n][group * kItems + i].Total(lane, sum);
+              const float other = ShuffleXor(is_odd ? sum[0] : sum[1], 4);
+              const float far = ShuffleXor(is_odd ? sum[2] : sum[3], 4);
+              float of_units[4] = {
+                  is_odd ? other : sum[0], is_odd ? far : sum[2],
+                  is_odd ? sum[1] : other, is_odd ? sum[3] : far};
+#pragma unroll
+              for (int j = 0; kHasPowers && j < 4; ++j) {
+                of_units[j] *= kOfProduct * power_of_sums(row);
+              }
+#pragma unroll
+              for (int j = 0; j < 4 / kItems; ++j) {
+                chunk.word[i * (4 / kItems) + j] =
+                    ToWord(of_units + j * kItems);
+              }
             }
-#pragma unroll
-            for (int j = 0; j < 4 / kItems; ++j) {
-              chunk.word[i * (4 / kItems) + j] = ToWord(of_units + j * kItems);
+            const int unit = first_unit_of(
+                first / kItems + group, kHasPowers ? Recomputed(quad) : quad);
+            if (unit >= kSliceUnits) continue;
+            if (IS_CLUSTER) {
+              Item* const to =
+                  parts + ((next * TEAM + rank) * kRows + row) * kSlotPitch +
+                  unit % BLOCK_UNITS;
+              StoreToPeer(peers[first / kItems + group], to, barriers + next,
+                          chunk);
+            } else {
+              ring.Mark(turn, &chunk);
+              const int owner = slice * kShape.bands() + unit / BLOCK_UNITS;
+              Item* const to =
+                  reinterpret_cast<Item*>(ring.PlaceOf(turn, owner)) +
+                  (band * kRows + row) * BLOCK_UNITS + unit % BLOCK_UNITS;
+              StoreForOthers(to, chunk);
             }
-          }
-          const int unit =
-              first_unit_of(group, kHasPowers ? Recomputed(quad) : quad);
-          if (unit >= kSliceUnits) continue;
-          if (IS_CLUSTER) {
-            Item* const to = parts +
-                             ((next * TEAM + rank) * kRows + row) * kSlotPitch +
-                             unit % BLOCK_UNITS;
-            StoreToPeer(peers[group], to, barriers + next, chunk);
-          } else {
-            ring.Mark(turn, &chunk);
-            const int owner = slice * kShape.bands() + unit / BLOCK_UNITS;
-            Item* const to =
-                reinterpret_cast<Item*>(ring.PlaceOf(turn, owner)) +
-                (band * kRows + row) * BLOCK_UNITS + unit % BLOCK_UNITS;
-            StoreForOthers(to, chunk);
           }
         }
       }
-      // No block waits for these stores, so they come last.
-#pragma unroll
-      for (int round = 0; round < kRounds; ++round) {
-        if (step >= length[round]) continue;
-        const long long row = row_of[round] + step * row_step;
-#pragma unroll
-        for (int slot = 0; slot < kSlots; ++slot) {
-          gates[(row * kSlots + slot) * NUM_UNITS + unit_of[round]] =
-              FromFloat(of_slots[round][slot]);
-          bias_sums[round][slot] += of_slots[round][slot];
-        }
-      }
+      if (!WARPGROUPS) store_gates();
     }
 
 #pragma unroll
@@ -573,7 +603,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           static_cast<long long>(first_row + cell.row) * (kSlots * NUM_UNITS);
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
-        sums[slot * NUM_UNITS + unit_of[round]] = bias_sums[round][slot];
+        sums[slot * NUM_UNITS + unit_of[round]] =
+            round < kOwnUnits ? bias_sums[round % kOwnUnits][slot] : 0.0f;
       }
       if (b_of[round] < 0) continue;
       const long long at = b_of[round] * all.state_stride + unit_of[round];

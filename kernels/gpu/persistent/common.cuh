@@ -1,9 +1,9 @@
 // The forward and the backward kernel share this file.
 //
 // Whoever compiles sets the macros NUM_UNITS, TEAM, IS_CLUSTER, BLOCK_UNITS,
-// WARPS, SPLITS, ROW_TILES, RESIDENT_PAIRS, IS_STACK, PRODUCTS, SLICES and
-// SLOTS, the fields of a Shape, and those of cell_functions.cuh, and defines
-// HAS_RESETS if there are resets.
+// WARPS, SPLITS, ROW_TILES, RESIDENT_PAIRS, IS_STACK, PRODUCTS, SLICES,
+// SLOTS and WARPGROUPS, the fields of a Shape, and those of cell_functions.cuh,
+// and defines HAS_RESETS if there are resets.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 
@@ -16,9 +16,10 @@ using cudnn_rnn_tf::persistent::Shape;
 // The numbers in a word: of the data, and of what products read.
 constexpr int kItems = sizeof(Word) / sizeof(Item);
 constexpr int kOperands = PRODUCTS == Shape::kHalves ? 2 : kItems;
-constexpr Shape kShape = {
-    NUM_UNITS, kOperands,      TEAM,     IS_CLUSTER, BLOCK_UNITS, WARPS, SPLITS,
-    ROW_TILES, RESIDENT_PAIRS, IS_STACK, PRODUCTS,   SLICES,      SLOTS};
+constexpr Shape kShape = {NUM_UNITS,      kOperands, TEAM,     IS_CLUSTER,
+                          BLOCK_UNITS,    WARPS,     SPLITS,   ROW_TILES,
+                          RESIDENT_PAIRS, IS_STACK,  PRODUCTS, SLICES,
+                          SLOTS,          WARPGROUPS};
 
 #if defined(HAS_RESETS)
 constexpr bool kHasResets = true;
@@ -34,6 +35,8 @@ constexpr bool kHasBands = kShape.has_bands();
 // that the threads of a warp have consecutive units.
 constexpr int kCells = BLOCK_UNITS * kRows;
 constexpr int kRounds = (kCells + kThreads - 1) / kThreads;
+// A thread's cells are of so many different units.
+constexpr int kOwnUnits = kThreads % BLOCK_UNITS == 0 ? 1 : kRounds;
 
 struct Cell {
   bool exists;    // In the block, not necessarily in the layer.

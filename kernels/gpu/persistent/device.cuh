@@ -103,6 +103,74 @@ static void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+#if WARPGROUPS
+// An operand of a warpgroup's products in shared memory, in columns of 16 bytes
+// that are `pitch` bytes apart.
+struct WideOperand {
+  unsigned long long descriptor;
+  WideOperand(const void* first, int pitch)
+      : descriptor(__cvta_generic_to_shared(first) >> 4 |
+                   static_cast<unsigned long long>(pitch >> 4) << 16 |
+                   8ull << 32) {}
+  // The operand that begins so many bytes later.
+  WideOperand(const WideOperand& other, int bytes)
+      : descriptor(other.descriptor + bytes / 16) {}
+};
+static void BeginWide() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+// Waits for all products so far if these are the last ones of a sum.
+static void EndWide(bool are_last) {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  if (are_last) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+#define SUMS(n)                                       \
+  "+f"(sums[n][i].sums[0]), "+f"(sums[n][i].sums[1]), \
+      "+f"(sums[n][i].sums[2]), "+f"(sums[n][i].sums[3])
+#if ROW_TILES == 2
+#define WIDE(a) WIDE_OF("16", "", a)
+#define ALL_SUMS SUMS(0), SUMS(1)
+#define A_WORDS "{%8, %9, %10, %11}, %12, 1, 1, 1, 0"
+#define A_IN_MEMORY "%8, %9, 1, 1, 1, 0, 0"
+#elif ROW_TILES == 3
+#define WIDE(a) WIDE_OF("24", ", %8, %9, %10, %11", a)
+#define ALL_SUMS SUMS(0), SUMS(1), SUMS(2)
+#define A_WORDS "{%12, %13, %14, %15}, %16, 1, 1, 1, 0"
+#define A_IN_MEMORY "%12, %13, 1, 1, 1, 0, 0"
+#else
+#define WIDE(a) WIDE_OF("32", ", %8, %9, %10, %11, %12, %13, %14, %15", a)
+#define ALL_SUMS SUMS(0), SUMS(1), SUMS(2), SUMS(3)
+#define A_WORDS "{%16, %17, %18, %19}, %20, 1, 1, 1, 0"
+#define A_IN_MEMORY "%16, %17, 1, 1, 1, 0, 0"
+#endif
+#if defined(IS_BFLOAT16)
+#define WIDE_TYPES "k16.f32.bf16.bf16 "
+#else
+#define WIDE_TYPES "k16.f32.f16.f16 "
+#endif
+#define WIDE_OF(rows, more, a)                        \
+  "wgmma.mma_async.sync.aligned.m64n" rows WIDE_TYPES \
+  "{%0, %1, %2, %3, %4, %5, %6, %7" more "}, " a ";"
+// Computes sums[...][i] += a * b for 64 rows, a step of 8 words and all
+// sequences. The lanes of a warp have the operands and the sums of 16 rows, as
+// MultiplyAdd has them.
+template <typename Sums>
+static void MultiplyWide(Sums& sums, int i, Word a0, Word a1, Word a2, Word a3,
+                         const WideOperand& b) {
+  asm volatile(WIDE(A_WORDS)
+               : ALL_SUMS
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b.descriptor));
+}
+template <typename Sums>
+static void MultiplyWide(Sums& sums, int i, const WideOperand& a,
+                         const WideOperand& b) {
+  asm volatile(WIDE(A_IN_MEMORY)
+               : ALL_SUMS
+               : "l"(a.descriptor), "l"(b.descriptor));
+}
+#endif
+
 static float ShuffleXor(float value, int lanes) {
   return __shfl_xor_sync(~0u, value, lanes);
 }
@@ -154,6 +222,14 @@ static Word SharedAddress(const void* pointer) {
 }
 
 static void SynchronizeBlock() { __syncthreads(); }
+// Also shows what threads have stored to the tensor cores, if these read it on
+// their own.
+static void SynchronizeOperands() {
+#if WARPGROUPS
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+  SynchronizeBlock();
+}
 static void SynchronizeWarp() { __syncwarp(); }
 
 #if __CUDA_ARCH__ < 900

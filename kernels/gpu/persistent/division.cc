@@ -21,6 +21,8 @@ constexpr int kLeastTeam = 8;
 // A thread of a stack has at most this many loads from the layer below under
 // way.
 constexpr int kMostChunks = 4;
+// Warpgroups were not measured with fewer units.
+constexpr int kFewestOfWarpgroups = 384;
 
 // This is what the model knows of an architecture.
 struct Architecture {
@@ -128,6 +130,15 @@ struct PassCost {
   double wait;  // Cycles until a block has what its peers send in a step.
 };
 
+// The cycles that a warpgroup's products take.
+double WideProducts(const Shape& shape, const PassCost& cost) {
+  const double resident = shape.resident_pairs;
+  const double in_shared = cost.pairs - resident;
+  const double of_column = shape.rows() / 4.0;
+  return CeilDiv(shape.warps, 4) * 2.0 * cost.tiles *
+         (resident * 2.0 * of_column + in_shared * (16.0 + of_column));
+}
+
 int Rounds(const Shape& shape) {
   return CeilDiv(shape.block_units * shape.rows(), 32 * shape.warps);
 }
@@ -170,17 +181,22 @@ PassCost ForwardCost(const DeviceLimits& gpu, const Shape& shape, int batch) {
   const int rows = std::min(batch, shape.rows());
   const int tiles = shape.forward_warp_tiles();
   const int of_below = shape.is_stack ? 9 * shape.forward_thread_chunks() : 0;
-  return {
-      tiles, shape.forward_warp_pairs(),
-      CeilDiv(shape.forward_tiles(), tiles) * shape.splits,
-      8 * tiles + Sums(shape, tiles) + of_below +
-          (shape.has_bands() ? 32 + 32 * Rounds(shape)
-                             : 44 + 26 * Rounds(shape)) +
-          (HasMargin(gpu, shape) ? 16 : 0),
+  const double wait =
       shape.is_cluster ? ClusterWait(gpu, shape, shape.forward_step_bytes())
       : shape.has_bands()
           ? 2400.0 + 0.1 * shape.forward_sums_step_bytes()
-          : 2000.0 + 0.04 * rows * shape.forward_step_bytes() / shape.rows()};
+          : 2000.0 + 0.04 * rows * shape.forward_step_bytes() / shape.rows();
+  const int useful = CeilDiv(shape.forward_tiles(), tiles) * shape.splits;
+  if (shape.has_warpgroups) {
+    return {tiles, shape.forward_warp_pairs(), useful,
+            95 + 8 * Rounds(shape) + Sums(shape, tiles), wait};
+  }
+  return {tiles, shape.forward_warp_pairs(), useful,
+          8 * tiles + Sums(shape, tiles) + of_below +
+              (shape.has_bands() ? 32 + 32 * Rounds(shape)
+                                 : 44 + 26 * Rounds(shape)) +
+              (HasMargin(gpu, shape) ? 16 : 0),
+          wait};
 }
 
 PassCost BackwardCost(const DeviceLimits& gpu, const Shape& shape) {
@@ -193,6 +209,16 @@ PassCost BackwardCost(const DeviceLimits& gpu, const Shape& shape) {
                    : shape.products == Shape::kHalves
                        ? 12 * (shape.row_tiles - 1)
                        : 0;
+  const double wait =
+      shape.is_cluster    ? ClusterWait(gpu, shape, shape.backward_step_bytes())
+      : shape.has_bands() ? 3000.0 + 0.08 * shape.backward_step_bytes()
+                          : 1850.0 + of_byte * shape.backward_step_bytes();
+  if (shape.has_warpgroups) {
+    // A warpgroup is slow if some of its warps have fewer tiles than others.
+    const bool is_even = shape.backward_groups() % shape.warps == 0;
+    return {tiles, shape.backward_pairs(), is_even ? shape.warps : 0,
+            100 + 20 * Rounds(shape) + 8 * shape.row_tiles, wait};
+  }
   return {tiles, shape.backward_pairs(),
           CeilDiv(shape.backward_groups(), shape.backward_warp_groups()),
           HasMargin(gpu, shape)
@@ -202,10 +228,7 @@ PassCost BackwardCost(const DeviceLimits& gpu, const Shape& shape) {
                      : gpu.architecture < 100 ? 16
                                               : 48)
               : 48 + sums + 28 * Rounds(shape) + more,
-          shape.is_cluster
-              ? ClusterWait(gpu, shape, shape.backward_step_bytes())
-          : shape.has_bands() ? 3000.0 + 0.08 * shape.backward_step_bytes()
-                              : 1850.0 + of_byte * shape.backward_step_bytes()};
+          wait};
 }
 
 // Estimates the cycles of a step of the whole batch.
@@ -253,6 +276,16 @@ double Cycles(const KernelRequest& request, const DeviceLimits& gpu,
     work = 650.0 * Rounds(shape) + 1.2 * shared_reads + powers +
            product_cycles * of_warp * (request.is_backward ? 3.7 : 2.0);
   }
+  if (shape.has_warpgroups) {
+    // Fitted to 24 layers of 384 to 2048 units, with a margin in the forward
+    // pass for others. Threads of many cells lack registers.
+    const int rounds = Rounds(shape);
+    const double wide = WideProducts(shape, cost);
+    work =
+        powers + (!request.is_backward ? wide + 1000.0 + 205.0 * rounds * rounds
+                  : shape.has_bands()  ? 2.0 * wide + 450.0 * rounds
+                                       : 1.2 * wide + 100.0 * rounds);
+  }
   const int registers =
       CeilDiv(cost.registers + 8 * cost.tiles * shape.resident_pairs, 8) * 8;
   const int room = std::min(gpu.registers / (32 * shape.warps * registers),
@@ -273,21 +306,38 @@ std::vector<Division> Divisions(const KernelRequest& request,
   const int least_team = HasClusters(gpu) ? kLeastTeam : 2;
   struct Way {
     int splits, products, slices;
+    bool has_warpgroups;
   };
   std::vector<Way> ways;
-  for (const int splits : {1, 2}) {
-    for (const int products : WaysToMultiply(request, gpu)) {
+  for (const int products : WaysToMultiply(request, gpu)) {
+    for (const int splits : {1, 2}) {
       for (const int slices : {1, 2, 4, 8}) {
-        ways.push_back({splits, products, slices});
+        ways.push_back({splits, products, slices, false});
       }
+    }
+    // Only Hopper has such products, of operands in 16 bits.
+    const bool is_in_16_bits =
+        products == Shape::kHalves || request.dtype != RnnDataType::kFloat32;
+    if (gpu.architecture != 90 || !is_in_16_bits || request.num_layers > 1 ||
+        request.num_units < kFewestOfWarpgroups) {
+      continue;
+    }
+    for (const int slices : {1, 2, 4}) {
+      if (slices == 1 || is_backward)
+        ways.push_back({1, products, slices, true});
     }
   }
   for (const auto& [team, is_cluster] : Teams(gpu)) {
-    for (const int row_tiles : {1, 2, 4}) {
+    for (const int row_tiles : {1, 2, 3, 4}) {
       for (const int warps : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16}) {
         // Small clusters of more warps are faster than a block of one.
         if (warps == 1 && HasClusters(gpu)) continue;
-        for (const auto& [splits, products, slices] : ways) {
+        for (const auto& [splits, products, slices, has_warpgroups] : ways) {
+          const bool is_for_warpgroups =
+              row_tiles > 1 && (warps == 8 || warps == 12) && !is_cluster;
+          if (has_warpgroups ? !is_for_warpgroups : row_tiles == 3) {
+            continue;
+          }
           Shape shape = {};
           shape.units = request.num_units;
           shape.items = request.dtype == RnnDataType::kFloat32 &&
@@ -302,7 +352,10 @@ std::vector<Division> Divisions(const KernelRequest& request,
           shape.is_stack = request.num_layers > 1;
           shape.products = products;
           shape.slices = slices;
-          shape.slots = slices > 1 ? KindOf(request.rnn_mode).num_gates : 4;
+          shape.has_warpgroups = has_warpgroups;
+          shape.slots = shape.has_bands() && !has_warpgroups
+                            ? KindOf(request.rnn_mode).num_gates
+                            : 4;
           const int chunk_units = shape.chunk_units();
           shape.block_units =
               CeilDiv(CeilDiv(shape.units, team), chunk_units) * chunk_units;
@@ -381,7 +434,8 @@ std::vector<std::string> ShapeMacros(const Shape& shape) {
                                     {"IS_STACK", shape.is_stack},
                                     {"PRODUCTS", shape.products},
                                     {"SLICES", shape.slices},
-                                    {"SLOTS", shape.slots}}) {
+                                    {"SLOTS", shape.slots},
+                                    {"WARPGROUPS", shape.has_warpgroups}}) {
     macros.push_back(std::string(name) + '=' + std::to_string(value));
   }
   return macros;

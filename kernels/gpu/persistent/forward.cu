@@ -18,6 +18,7 @@
 //
 // Whoever compiles also defines IS_TRAINING if it is for training.
 #include "stack.cuh"
+#include "warpgroup_weights.cuh"
 #include "weights.cuh"
 
 using cudnn_rnn_tf::persistent::ForwardArguments;
@@ -26,11 +27,17 @@ using cudnn_rnn_tf::persistent::ForwardDirection;
 constexpr int kPairs = kShape.forward_warp_pairs();
 constexpr int kTiles = kShape.forward_warp_tiles();
 constexpr int kPitch = kShape.forward_pitch();
+constexpr int kColumn = kShape.column_pitch();
+constexpr int kCopy = kShape.operand_bytes(kPairs * SPLITS);
 constexpr int kSumsPitch = kShape.forward_sums_pitch();
+#if WARPGROUPS
+using Weights = WarpgroupWeights<kPairs, kTiles, 2>;
+#else
 using Weights = WarpWeights<kPairs, kTiles>;
+#endif
 // The number of steps by which the products of the input side are loaded ahead,
 // since a step may be shorter than a load from memory takes.
-constexpr int kAhead = kHasBands ? 1 : 2;
+constexpr int kAhead = kHasBands || WARPGROUPS ? 1 : 2;
 // The slots of a unit, as 16 bytes if they are as many.
 static void LoadSlots(const float* from, float* slots) {
   if (SLOTS == 4) {
@@ -99,9 +106,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   MarkedRing<kShape.forward_sums_step_bytes()> ring_of_sums(ring.end());
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int g = lane / 4, t = lane % 4;
-  // The first of the warp's tiles, and the first of its pairs.
-  const int first_tile = warp / SPLITS * kTiles;
-  const int split = warp % SPLITS, first_pair = split * kPairs;
+  // The warp's tiles, and the first of its pairs. A warpgroup's warps have
+  // neighbouring tiles.
+  constexpr int kGroup = WARPGROUPS ? 4 : 1;
+  const int group = warp / kGroup;
+  const auto tile_of = [&](int i) {
+    return (group / SPLITS * kTiles + i) * kGroup + warp % kGroup;
+  };
+  const int split = group % SPLITS, first_pair = split * kPairs;
 
   Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
   // [SLICES][BLOCK_UNITS][SLOTS], then [kRows].
@@ -130,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   }
   // A tile's rows g and g + 8 are neighbours among those of the weights.
   const auto load_weights = [&](int pair, int i, int half) {
-    const int at = (first_tile + i) * 16 + 2 * g + half;
+    const int at = tile_of(i) * 16 + 2 * g + half;
     const int column = ((first_pair + pair) * 16 + t * 4) * kOperands;
     const Item* const row = at < kShape.band_rows() ? row_of(at) : nullptr;
     if (row == nullptr || column >= kSliceUnits) return Chunk{};
@@ -175,7 +187,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             at < NUM_UNITS ? ToFloat(first_h[b * all.state_stride + at]) : 0.0f;
         if (kHasPowers) values[e] *= ScaleOf(sequence_powers[row]);
       }
-      reinterpret_cast<Word*>(states + row * kPitch)[word] = ToOperands(values);
+      reinterpret_cast<Word*>(states + row * kPitch +
+                              word / 4 * kColumn)[word % 4] =
+          ToOperands(values);
     }
     if (IS_CLUSTER && thread == 0) {
       InitializeBarriers(barriers, 2);
@@ -185,8 +199,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
     // The thread's cells. A GRU's candidate has its biases in two slots.
     int b_of[kRounds], unit_of[kRounds], length[kRounds], row_of[kRounds];
-    float h[kRounds], c[kRounds], bias[kRounds][kSlots];
-    Functions functions[kRounds];
+    float h[kRounds], c[kRounds], bias[kOwnUnits][kSlots];
+    Functions functions[kOwnUnits];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const Cell cell(round, thread);
@@ -197,15 +211,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       length[round] = sequence.length;
       row_of[round] = sequence.RowAt(sequences, 0, is_reversed);
       h[round] = c[round] = 0.0f;
+      if (sequence.b >= 0) {
+        const long long at = sequence.b * all.state_stride + unit_of[round];
+        h[round] = ToFloat(first_h[at]);
+        if constexpr (CellType::kHasC) {
+          c[round] = ToFloat(static_cast<const Item*>(my.first_c)[at]);
+        }
+        if (sequence.is_invalid) h[round] = c[round] = InvalidValue();
+      }
+      if (round >= kOwnUnits) continue;
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) bias[round][slot] = 0.0f;
-      if (sequence.b < 0) continue;
-      const long long at = sequence.b * all.state_stride + unit_of[round];
-      h[round] = ToFloat(first_h[at]);
-      if constexpr (CellType::kHasC) {
-        c[round] = ToFloat(static_cast<const Item*>(my.first_c)[at]);
-      }
-      if (sequence.is_invalid) h[round] = c[round] = InvalidValue();
+      if (unit_of[round] >= NUM_UNITS) continue;
       functions[round].ReadVectors(my.vectors, NUM_UNITS, unit_of[round]);
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
@@ -264,12 +281,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     // [ROW_TILES][kOwnTiles][32].
     constexpr int kOwnTiles = BLOCK_UNITS * SLOTS / 16;
     constexpr int kChunks = kShape.forward_sums_chunks();
-    const auto multiply = [&](const char* numbers, int step) {
+    const auto multiply = [&](const char* numbers, int step,
+                              const auto& receive) {
       Weights::Sums sums;
-      weights.Multiply(held, numbers + first_pair * 64, kPitch, lane, sums);
+#pragma unroll
+      for (int piece = 0; piece < Weights::kPieces; ++piece) {
+        receive(piece);
+        weights.Multiply(held, numbers + first_pair * 4 * kColumn, kPitch, lane,
+                         0, piece, sums);
+      }
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        const int tile = first_tile + i;
+        const int tile = tile_of(i);
         if (tile * 16 + 2 * g >= kShape.band_rows()) continue;
         const int owner = kHasBands ? tile / kOwnTiles : slice;
         const int own_tile = tile - owner * kOwnTiles;
@@ -361,11 +384,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       LayerBelow below(my.input, sequences, first_row);
       below.Load(0);
       for (int step = 0; step < steps; ++step) {
-        char* const numbers = states + step % 2 * kRows * kPitch;
+        char* const numbers = states + step % 2 * kCopy;
         below.Store(step, sequence_powers, numbers);
         below.Load(step + 1);
         SynchronizeBlock();
-        multiply(numbers, step);
+        multiply(numbers, step, [](int) {});
         SynchronizeBlock();
 #pragma unroll
         for (int round = 0; round < kRounds; ++round) {
@@ -399,18 +422,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       // From here on peers may store to this block.
       SynchronizeCluster();
     } else {
-      SynchronizeBlock();
+      SynchronizeOperands();
     }
-    // Receives the slice of h, of [kRows, all units]. Other rows than those of
-    // sequences stay zero.
-    const auto receive_h = [&](int step) {
-      constexpr int kOfRow = kSliceUnits / kLanes;
+    // Receives a part of the slice of h, of [kRows, all units]. Other rows than
+    // those of sequences stay zero.
+    const auto receive_h = [&](int step, int piece) {
+      constexpr int kInRow = kSliceUnits / kLanes;
+      constexpr int kOfRow =
+          Weights::kPieces == 1 ? kInRow : kPairs / Weights::kPieces * 4;
       constexpr int kOfThread = (kRows * kOfRow + kThreads - 1) / kThreads;
       // Beside the weights, the registers have room for this many chunks.
       constexpr int kMost = kItems == 1 ? 4 : 8;
       constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
       const int end = Within(sequences.batch - first_row, kRows) * kOfRow;
-      const char* const place = ring.PlaceOf(step) + slice * (kOfRow * 16);
+      const char* const place = ring.PlaceOf(step) + slice * (kInRow * 16);
 #pragma unroll 1
       for (int first = thread; first < end; first += kAtOnce * kThreads) {
         const char* from[kAtOnce];
@@ -418,62 +443,71 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const int at = first + i * kThreads;
-          const int chunk =
-              kHasBands ? at / kOfRow * (SLICES * kOfRow) + at % kOfRow : at;
-          from[i] = at < end ? place + chunk * 16 : nullptr;
+          const int column = piece * kOfRow + at % kOfRow;
+          const int chunk = kOfRow == kInRow && !kHasBands
+                                ? at
+                                : at / kOfRow * (SLICES * kInRow) + column;
+          from[i] = at < end && column < kInRow ? place + chunk * 16 : nullptr;
         }
         Receive(from, IsFull, chunks);
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const int at = first + i * kThreads;
-          if (at >= end) continue;
+          if (from[i] == nullptr) continue;
           *reinterpret_cast<Chunk*>(states + at / kOfRow * kPitch +
-                                    at % kOfRow * 16) = chunks[i];
+                                    (piece * kOfRow + at % kOfRow) * kColumn) =
+              chunks[i];
         }
       }
-      SynchronizeBlock();
+      SynchronizeOperands();
     };
 
     for (int step = 0; step < steps; ++step) {
       const int current = IS_CLUSTER ? step % 2 : 0, next = 1 - current;
-      // Work that does not depend on what peers send comes before the wait.
       float added[kRounds][kSlots];
       bool is_anew[kRounds];
+      const auto take_inputs = [&] {
 #pragma unroll
-      for (int round = 0; round < kRounds; ++round) {
-        is_anew[round] =
-            kHasResets && step < length[round] &&
-            StartsAnew(sequences, step, row_of[round] + step * row_step,
-                       is_reversed);
+        for (int round = 0; round < kRounds; ++round) {
+          is_anew[round] =
+              kHasResets && step < length[round] &&
+              StartsAnew(sequences, step, row_of[round] + step * row_step,
+                         is_reversed);
 #pragma unroll
-        for (int slot = 0; slot < kSlots; ++slot) {
-          added[round][slot] = bias[round][slot];
-        }
+          for (int slot = 0; slot < kSlots; ++slot) {
+            added[round][slot] = bias[round % kOwnUnits][slot];
+          }
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
+          for (int gate = 0; gate < kGates; ++gate) {
 #if IS_STACK
-          if (is_upper && step < length[round]) {
-            Receive(&gate_at(round, step, gate), &inputs[0][round][gate]);
-          }
+            if (is_upper && step < length[round]) {
+              Receive(&gate_at(round, step, gate), &inputs[0][round][gate]);
+            }
 #endif
-          added[round][gate] += ToFloat(inputs[0][round][gate]);
+            added[round][gate] += ToFloat(inputs[0][round][gate]);
 #pragma unroll
-          for (int ahead = 1; ahead < kAhead; ++ahead) {
-            inputs[ahead - 1][round][gate] = inputs[ahead][round][gate];
+            for (int ahead = 1; ahead < kAhead; ++ahead) {
+              inputs[ahead - 1][round][gate] = inputs[ahead][round][gate];
+            }
           }
         }
-      }
-      load_inputs(step + kAhead, inputs[kAhead - 1]);
+        load_inputs(step + kAhead, inputs[kAhead - 1]);
+      };
+      // Work that does not depend on what peers send comes before the wait, if
+      // there are registers for that.
+      if (!WARPGROUPS) take_inputs();
       if (step > 0 && IS_CLUSTER) {
         WaitForBarrier(barriers + current, (step - 1) / 2 % 2);
         if (thread == 0) {
           ArmBarrier(barriers + current, kShape.forward_step_bytes());
         }
       }
-      if (step > 0 && !IS_CLUSTER) receive_h(step - 1);
-      multiply(states + current * kRows * kPitch, step);
+      multiply(states + current * kCopy, step, [&](int piece) {
+        if (step > 0 && !IS_CLUSTER) receive_h(step - 1, piece);
+      });
       if constexpr (kHasBands) receive_sums(step);
       SynchronizeBlock();
+      if (WARPGROUPS) take_inputs();
 
       float gate_values[kRounds][kSlots];
 #pragma unroll
@@ -491,8 +525,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         for (int gate = 0; gate < kGates; ++gate) {
           added[round][CellType::RecurrentSlot(gate)] += of_cell[gate];
         }
-        CellType::Forward(functions[round], added[round], &new_h, &new_c,
-                          gate_values[round]);
+        CellType::Forward(functions[round % kOwnUnits], added[round], &new_h,
+                          &new_c, gate_values[round]);
         if (step < length[round]) {
           h[round] = new_h;
           c[round] = new_c;
@@ -506,8 +540,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
               Gather(kHasPowers ? ScaleOf(power) * h[round] : h[round], lane);
           const int chunk_of_row = (rank * BLOCK_UNITS + cell.unit) / kLanes;
           if (IS_CLUSTER) {
-            char* const to =
-                states + (next * kRows + cell.row) * kPitch + chunk_of_row * 16;
+            char* const to = states + next * kCopy + cell.row * kPitch +
+                             chunk_of_row * kColumn;
 #pragma unroll
             for (int i = 0; i < kPeers; ++i) {
               if (cell.exists && i * kLanes + lane % kLanes < TEAM) {

@@ -18,6 +18,8 @@ class WarpWeights {
   using Held = Chunk[kHeld][kTiles][2];
   // A lane's sums for each group of 8 sequences and each tile.
   using Sums = Products[ROW_TILES][kTiles];
+  // All tiles and pairs are multiplied at once.
+  static constexpr int kAtOnce = kTiles, kPieces = 1;
 
   // `memory` is shared memory for the weights of the block. The thread's number
   // comes as an int: with the unsigned one of threadIdx, NVCC 13 spills more
@@ -27,9 +29,9 @@ class WarpWeights {
                 thread % 32) {}
 
   // `load(pair, tile, half)` returns the lane's operands in the upper eight
-  // rows of a tile or, if `half` is 1, in the lower ones. Those of `kAtOnce`
-  // pairs are loaded for shared memory at the same time.
-  template <int kAtOnce, typename Function>
+  // rows of a tile or, if `half` is 1, in the lower ones. Those of
+  // `kPairsAtOnce` pairs are loaded for shared memory at the same time.
+  template <int kPairsAtOnce, typename Function>
   void Load(const Function& load, Held& held) const {
 #pragma unroll
     for (int pair = 0; pair < RESIDENT_PAIRS; ++pair) {
@@ -39,7 +41,7 @@ class WarpWeights {
         held[pair][i][1] = load(pair, i, 1);
       }
     }
-#pragma unroll kAtOnce
+#pragma unroll kPairsAtOnce
     for (int pair = RESIDENT_PAIRS; pair < kPairs; ++pair) {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
@@ -53,7 +55,7 @@ class WarpWeights {
   // to `sums`. `numbers` is where the first pair of the first sequence is.
   // Sequences are `pitch` bytes apart.
   void Multiply(const Held& held, const char* numbers, int pitch, int lane,
-                Sums& sums) const {
+                int /*first*/, int /*piece*/, Sums& sums) const {
 #pragma unroll
     for (int position = 0; position < kPairs; ++position) {
       // Pairs in shared memory are spread among those in registers, so that the

@@ -1,0 +1,113 @@
+// As weights.cuh, where four warps, a warpgroup, multiply 64 rows of the
+// weights together, by all sequences. The tensor cores then read the operands
+// in shared memory on their own, once for all sequences.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WARPGROUP_WEIGHTS_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WARPGROUP_WEIGHTS_CUH_
+
+#include "common.cuh"
+
+static_assert(!WARPGROUPS || SPLITS == 1, "warpgroups do not split sums");
+
+// Each warp has 16 rows of its warpgroup's tiles, and a lane has those rows and
+// sums of them that it has in WarpWeights. In shared memory, operands lie in
+// columns of 16 bytes, in which rows follow one another.
+//
+// A sum's pairs are multiplied in kPieces parts, so that one part's products
+// hide the wait for the next part's numbers.
+template <int kPairs, int kTiles, int kMostPieces>
+class WarpgroupWeights {
+ public:
+  static constexpr int kHeld = RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS : 1;
+  using Held = Chunk[kHeld][kTiles][2];
+  static constexpr int kPieces = kPairs % kMostPieces == 0 ? kMostPieces : 1;
+  // With more tiles at once, there are too few registers for their sums.
+  static constexpr int kAtOnce = kTiles < 2 ? kTiles : 2;
+  struct Products {
+    float sums[4] = {};
+    void Total(int, float* total) const {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) total[j] = sums[j];
+    }
+  };
+  using Sums = Products[ROW_TILES][kAtOnce];
+
+  WarpgroupWeights(void* memory, int thread)
+      : tiles_(static_cast<Chunk*>(memory) + thread / 128 * kTiles * 256),
+        lane_(thread % 32),
+        place_(lane_ % 4 * 64 + thread / 32 % 4 * 16 + lane_ / 4) {}
+
+  template <int kPairsAtOnce, typename Function>
+  void Load(const Function& load, Held& held) const {
+#pragma unroll
+    for (int pair = 0; pair < RESIDENT_PAIRS; ++pair) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          // Lane t of a quad gets the words t of all four lanes' chunks.
+          const Chunk chunk = load(pair, i, half);
+          Chunk& own = held[pair][i][half];
+#pragma unroll
+          for (int from = 0; from < 4; ++from) {
+#pragma unroll
+            for (int t = 0; t < 4; ++t) {
+              const Word word =
+                  ShuffleFrom(chunk.word[t], lane_ / 4 * 4 + from);
+              if (lane_ % 4 == t) own.word[from] = word;
+            }
+          }
+        }
+      }
+    }
+#pragma unroll kPairsAtOnce
+    for (int pair = RESIDENT_PAIRS; pair < kPairs; ++pair) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        Chunk* const to = TileAt(pair, i) + place_;
+        to[0] = load(pair, i, 0);
+        to[8] = load(pair, i, 1);
+      }
+    }
+  }
+
+  // Multiplies kAtOnce tiles, from `first` on, by a piece of the numbers. The
+  // sums are there once the last piece is done.
+  void Multiply(const Held& held, const char* numbers, int, int, int first,
+                int piece, Sums& sums) const {
+    constexpr int kColumn = kShape.column_pitch(), kColumnOfTile = 64 * 16;
+    const WideOperand columns(numbers, kColumn);
+    const WideOperand of_tiles(TileAt(RESIDENT_PAIRS, 0), kColumnOfTile);
+    BeginWide();
+#pragma unroll
+    for (int i = 0; i < kPairs / kPieces * 2; ++i) {
+      const int pair = piece * (kPairs / kPieces) + i / 2, half = i % 2;
+      const WideOperand b(columns, (pair * 4 + half * 2) * kColumn);
+#pragma unroll
+      for (int tile = first; tile < first + kAtOnce; ++tile) {
+        if (tile >= kTiles) continue;
+        if (pair >= RESIDENT_PAIRS) {
+          const int at = (pair - RESIDENT_PAIRS) * kTilesOfBlock + tile;
+          const WideOperand a(of_tiles, (at * 4 + half * 2) * kColumnOfTile);
+          MultiplyWide(sums, tile - first, a, b);
+        } else {
+          const Chunk(&own)[2] = held[pair < kHeld ? pair : 0][tile];
+          MultiplyWide(sums, tile - first, own[0].word[2 * half],
+                       own[1].word[2 * half], own[0].word[2 * half + 1],
+                       own[1].word[2 * half + 1], b);
+        }
+      }
+    }
+    EndWide(piece == kPieces - 1);
+  }
+
+ private:
+  static constexpr int kTilesOfBlock = WARPS / 4 * kTiles;
+  Chunk* TileAt(int pair, int i) const {
+    return tiles_ + ((pair - RESIDENT_PAIRS) * kTilesOfBlock + i) * 256;
+  }
+
+  Chunk* const tiles_;
+  const int lane_, place_;
+};
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WARPGROUP_WEIGHTS_CUH_
