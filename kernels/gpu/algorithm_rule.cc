@@ -99,10 +99,7 @@ bool MayBeSteps(const RnnProblem& problem, bool allow_tf32,
       problem.spec.num_proj == problem.spec.num_units) {
     return true;
   }
-  // In inference, ELMo's projection, LSTM 2x4096 to 512, took 2.28 ms by single
-  // steps and 1.89 by cuDNN.
-  const bool is_cudnns = problem.spec.num_proj > 0 && !problem.is_training;
-  return !is_cudnns && HasHalvedSteps(problem, allow_tf32, gpu) &&
+  return HasHalvedSteps(problem, allow_tf32, gpu) &&
          CyclesOfSteps(problem, gpu) < CyclesOfCudnn(problem, allow_tf32, gpu);
 }
 

@@ -97,8 +97,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
     norm_forward_step(const ForwardArguments all, StepBuffers steps, int step) {
   const int units = steps.units;
   const auto of_unit = [&](int unit) {
-    return Own<ForwardArguments>(all, steps,
-                                 static_cast<Index>(blockIdx.x) * units + unit);
+    return Own<ForwardArguments>(all, steps, blockIdx.x, unit);
   };
   const Own<ForwardArguments> first = of_unit(0);
   if (first.IsPadding(step)) {
@@ -154,8 +153,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
                        int step) {
   const int units = steps.units;
   const auto of_unit = [&](int unit) {
-    return Own<BackwardArguments>(
-        all, steps, static_cast<Index>(blockIdx.x) * units + unit);
+    return Own<BackwardArguments>(all, steps, blockIdx.x, unit);
   };
   const Own<BackwardArguments> first = of_unit(0);
   const bool is_last = first.IsLast(step);

@@ -209,6 +209,15 @@ RnnStatus StepLoop::MultiplyAll(const Handles& handles,
                   {to, to_type, n, adds, batch * n}, matrices.count);
 }
 
+Grid StepLoop::GridOfUnits() const {
+  const int64_t units = problem_.spec.num_units;
+  const int threads = std::min(Halves::ThreadsOfRow(units, /*numbers=*/1),
+                               StepBuffers::kMostThreadsOfUnits);
+  return {problem_.spec.num_dirs() * problem_.batch_size *
+              CeilDiv<int64_t>(units, threads),
+          threads};
+}
+
 Grid StepLoop::GridOfSequences() const {
   // Such blocks fill the GPU if there are many of them.
   constexpr int64_t kManyBlocks = 256;
@@ -228,7 +237,7 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
   const bool projects = problem_.spec.num_proj > 0;
   const StepBuffers buffers = BuffersOf(memory, layer, seed);
   const Grid grid =
-      problem_.spec.normalizes() ? GridOfSequences() : GridOver(NumStates());
+      problem_.spec.normalizes() ? GridOfSequences() : GridOfUnits();
   const auto enqueue = [&](CUkernel kernel, int64_t step) {
     return Launch(kernel, handles.stream, grid, arguments, buffers,
                   static_cast<int>(step));
@@ -284,7 +293,7 @@ RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
   const StepBuffers buffers = BuffersOf(memory, layer, seed);
   const Grid grid = buffers.row_powers != nullptr || problem_.spec.normalizes()
                         ? GridOfSequences()
-                        : GridOver(NumStates());
+                        : GridOfUnits();
   const auto enqueue = [&](CUkernel kernel, int64_t step) {
     return Launch(kernel, handles.stream, grid, arguments, buffers,
                   static_cast<int>(step));

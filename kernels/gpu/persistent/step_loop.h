@@ -79,8 +79,9 @@ class StepLoop {
   RnnStatus MultiplyAll(const Handles& handles, const Matrices& matrices,
                         bool is_backward, const void* operands, bool adds,
                         void* to, RnnDataType to_type) const;
-  // Blocks that take a sequence in one direction each.
+  // Blocks that take a sequence in one direction each, or some of its units.
   Grid GridOfSequences() const;
+  Grid GridOfUnits() const;
   // The numbers of [D, B, H].
   int64_t NumStates() const {
     return problem_.spec.num_dirs() * problem_.batch_size *

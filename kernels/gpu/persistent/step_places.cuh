@@ -28,19 +28,20 @@ Sum Masked(const StepBuffers& steps, unsigned char mask, int gate, Sum value) {
   return mask >> gate & 1 ? value * scale : 0.0f;
 }
 
-// The unit of a sequence, in one direction, that is number i of [D, B, H]. The
-// host makes sure that the numbers of [D, G, B, H] can be counted in an int.
+// The unit of a sequence, in one direction, that is number i of [D, B, H];
+// `number` is that of [D, B]. The host makes sure that the numbers of
+// [D, G, B, H] can be counted in an int.
 struct Place {
   const StepBuffers& steps;
   int batch, i, direction, b, unit;
 
-  Place(const StepBuffers& steps, int batch, Index number)
+  Place(const StepBuffers& steps, int batch, int number, int unit)
       : steps(steps),
         batch(batch),
-        i(static_cast<int>(number)),
-        direction(i / steps.units / batch),
-        b(i / steps.units % batch),
-        unit(i % steps.units) {}
+        i(number * steps.units + unit),
+        direction(number / batch),
+        b(number % batch),
+        unit(unit) {}
 
   static int Count(const StepBuffers& steps, int batch) {
     return steps.directions * batch * steps.units;
@@ -113,15 +114,20 @@ struct Own : Place {
   const Arguments& all;
   decltype((all.direction[0])) my;
   const Sequence sequence;
-  const Index state;  // The place of its first h and of its last.
+  Index state;  // The place of its first h and of its last.
 
-  Own(const Arguments& all, const StepBuffers& steps, Index i)
-      : Place(steps, all.sequences.batch, i),
+  Own(const Arguments& all, const StepBuffers& steps, int number, int unit = 0)
+      : Place(steps, all.sequences.batch, number, unit),
         all(all),
         my(all.direction[direction]),
         sequence(all.sequences, b),
         state(b * all.state_stride + unit) {}
 
+  void MoveTo(int other) {
+    i += other - unit;
+    state += other - unit;
+    unit = other;
+  }
   bool IsPadding(int step) const { return step >= sequence.length; }
   bool IsLast(int step) const { return step + 1 == sequence.length; }
   // The row of a step. Past the sequence's end, both directions go forward.
@@ -164,6 +170,19 @@ struct Own : Place {
   // This stands for a number where a step has none.
   Sum Padding() const { return sequence.is_invalid ? InvalidValue() : 0.0f; }
 };
+
+// Calls use(unit) with what a thread takes. As many blocks share a sequence, in
+// one direction, as there are in a launch for each of them.
+template <typename Arguments, typename Use>
+void ForUnits(const Arguments& all, const StepBuffers& steps, const Use& use) {
+  const int blocks = gridDim.x / (steps.directions * all.sequences.batch);
+  Own<Arguments> at(all, steps, blockIdx.x / blocks);
+  for (int unit = blockIdx.x % blocks * blockDim.x + threadIdx.x;
+       unit < steps.units; unit += blocks * blockDim.x) {
+    at.MoveTo(unit);
+    use(at);
+  }
+}
 
 // Adds to `inputs` what is added to the product of a gate: its input's product,
 // which `gates` holds, and its biases. `of_step` is the step's row.
@@ -367,7 +386,8 @@ extern "C" __global__ void draw_masks(StepBuffers steps, int batch,
                                       const unsigned long long* seed) {
   const Index count = Place::Count(steps, batch);
   for (Index i = FirstIndex(); i < count; i += IndexStep()) {
-    const Place at(steps, batch, i);
+    const Place at(steps, batch, static_cast<int>(i / steps.units),
+                   static_cast<int>(i % steps.units));
     int mask = 0;
 #pragma unroll
     for (int gate = 0; gate < kGates; ++gate) {

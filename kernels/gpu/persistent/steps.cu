@@ -47,10 +47,8 @@ void StoreProjectedGradient(const Own<BackwardArguments>& at, int step) {
 // what the matrices of the candidates read.
 extern "C" __global__ void reset_forward(const ForwardArguments all,
                                          StepBuffers steps, int step) {
-  const Index count = Place::Count(steps, all.sequences.batch);
-  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
-    const Own<ForwardArguments> at(all, steps, i);
-    if (at.IsPadding(step)) continue;
+  ForUnits(all, steps, [&](const Own<ForwardArguments>& at) {
+    if (at.IsPadding(step)) return;
     const Index row = at.RowAt(step);
     Item* const gates = at.GatesAt(row);
     Sum z[kSlots] = {}, kept[kSlots] = {};
@@ -61,31 +59,29 @@ extern "C" __global__ void reset_forward(const ForwardArguments all,
       h = at.CarriedH();
     }
     if (steps.masks != nullptr)
-      h = Masked(steps, steps.masks[i], kGates - 1, h);
+      h = Masked(steps, steps.masks[at.i], kGates - 1, h);
     CellType::ResetForward(Functions(), z, h, kept);
-    StoreItem(steps.candidate_operands, i, kept[kSlots - 1]);
-    if (!steps.is_training) continue;
+    StoreItem(steps.candidate_operands, at.i, kept[kSlots - 1]);
+    if (!steps.is_training) return;
     gates[0] = FromFloat(kept[0]);
     gates[(kSlots - 1) * steps.units] = FromFloat(kept[kSlots - 1]);
-  }
+  });
 }
 
 // Computes the gradients of the reset gates, after the products of those of the
 // candidates.
 extern "C" __global__ void reset_backward(const BackwardArguments all,
                                           StepBuffers steps, int step) {
-  const Index count = Place::Count(steps, all.sequences.batch);
-  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
-    const Own<BackwardArguments> at(all, steps, i);
-    if (at.IsPadding(step)) continue;
+  ForUnits(all, steps, [&](const Own<BackwardArguments>& at) {
+    if (at.IsPadding(step)) return;
     const Index row = at.RowAt(step);
     Item& gate = *at.GatesAt(row);
     const Sum h = HBefore(at, step);
     Sum through = at.StartsAnew(step)
                       ? 0.0f
-                      : static_cast<const Sum*>(steps.candidate_products)[i];
+                      : static_cast<const Sum*>(steps.candidate_products)[at.i];
     if (steps.masks != nullptr) {
-      through = Masked(steps, steps.masks[i], kGates - 1, through);
+      through = Masked(steps, steps.masks[at.i], kGates - 1, through);
     }
     const Sum reset = ToFloat(gate);
     Sum gradient = 0.0f;
@@ -95,19 +91,19 @@ extern "C" __global__ void reset_backward(const BackwardArguments all,
     StoreItem(steps.operands, at.OfGate(0), gradient);
     Sum& bias_sum = *at.BiasSums();
     bias_sum = (at.IsLast(step) ? 0.0f : bias_sum) + gradient;
-  }
+  });
 }
 
 // Computes the cells of a step after its products. Step -1 stands for the first
-// states, which the first step reads.
-extern "C" __global__ void forward_step(const ForwardArguments all,
-                                        StepBuffers steps, int step) {
-  const Index count = Place::Count(steps, all.sequences.batch);
-  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
-    const Own<ForwardArguments> at(all, steps, i);
+// states, which the first step reads. Some blocks on a multiprocessor make up
+// for each other's waits.
+extern "C" __global__ void __launch_bounds__(StepBuffers::kMostThreadsOfUnits,
+                                             6)
+    forward_step(const ForwardArguments all, StepBuffers steps, int step) {
+  ForUnits(all, steps, [&](const Own<ForwardArguments>& at) {
     if (at.IsPadding(step)) {
       StorePadding(at, step);
-      continue;
+      return;
     }
     Sum h = 0.0f, c = 0.0f;
     ReadStates(at, step, &h, &c);
@@ -118,7 +114,7 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
       StoreCell(at, step, h, c, kept);
     }
     StoreStates(at, step, h, c);
-  }
+  });
 }
 
 // Stores the projected h after a step, and makes what the next step's products
@@ -127,18 +123,14 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
 extern "C" __global__ void __launch_bounds__(1024)
     project_step(const ForwardArguments all, StepBuffers steps, int step) {
   const bool halves = steps.row_powers != nullptr;
-  const auto of_unit = [&](int unit) {
-    return Own<ForwardArguments>(
-        all, steps, static_cast<Index>(blockIdx.x) * steps.units + unit);
-  };
-  const Own<ForwardArguments> first = of_unit(0);
-  if (first.IsPadding(step)) return;
-  const bool is_last = first.IsLast(step);
-  Item* const output = static_cast<Item*>(first.my.output) +
-                       first.RowAt(step) * all.output_stride;
+  Own<ForwardArguments> at(all, steps, blockIdx.x);
+  if (at.IsPadding(step)) return;
+  const bool is_last = at.IsLast(step);
+  Item* const output =
+      static_cast<Item*>(at.my.output) + at.RowAt(step) * all.output_stride;
   Word largest = 0;
   for (int unit = threadIdx.x; unit < steps.outputs; unit += blockDim.x) {
-    const Own<ForwardArguments> at = of_unit(unit);
+    at.MoveTo(unit);
     Sum h = static_cast<const Sum*>(steps.projected_sums)[at.OfOutput()];
     if (halves) {
       const int row = at.direction * steps.outputs + unit;
@@ -154,9 +146,9 @@ extern "C" __global__ void __launch_bounds__(1024)
   }
   if (!halves || is_last) return;
   const float power = PowerOf(LargestOfBlock(largest));
-  if (threadIdx.x == 0) first.SequencePower() = power;
+  if (threadIdx.x == 0) at.SequencePower() = power;
   for (int unit = threadIdx.x; unit < steps.outputs; unit += blockDim.x) {
-    const Own<ForwardArguments> at = of_unit(unit);
+    at.MoveTo(unit);
     at.StoreHalf(steps.projected, at.OfOutput(), ToFloat(output[unit]), power);
   }
 }
@@ -168,18 +160,11 @@ extern "C" __global__ void __launch_bounds__(1024)
 // one direction, of whose gradients it finds the power.
 extern "C" __global__ void __launch_bounds__(1024)
     backward_step(const BackwardArguments all, StepBuffers steps, int step) {
-  const Index count = Place::Count(steps, all.sequences.batch);
   const int units = steps.units;
   const bool projects = steps.projected != nullptr;
   const bool halves = steps.row_powers != nullptr;
-  const Index first = halves
-                          ? static_cast<Index>(blockIdx.x) * units + threadIdx.x
-                          : FirstIndex();
-  const Index end = halves ? (blockIdx.x + 1LL) * units : count;
-  const Index stride = halves ? blockDim.x : IndexStep();
   Word largest = 0;
-  for (Index i = first; i < end; i += stride) {
-    const Own<BackwardArguments> at(all, steps, i);
+  ForUnits(all, steps, [&](const Own<BackwardArguments>& at) {
     const auto& my = at.my;
     if (projects && at.unit < steps.outputs) {
       StoreProjectedGradient(at, step);
@@ -192,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(1024)
         StoreItem(steps.projected, at.OfOutput(), begun);
       }
     }
-    if (step == all.sequences.steps) continue;
+    if (step == all.sequences.steps) return;
     const Index row = at.RowAt(step);
     Item* const gates = at.GatesAt(row);
     if (at.IsPadding(step)) {
@@ -200,13 +185,13 @@ extern "C" __global__ void __launch_bounds__(1024)
       for (int slot = 0; slot < kSlots; ++slot) {
         gates[slot * units] = FromFloat(at.Padding());
       }
-      if (!projects || halves) continue;
+      if (!projects || halves) return;
       // The products are added to the sums that were begun.
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
         StoreItem(steps.operands, at.OfGate(gate), 0.0f);
       }
-      continue;
+      return;
     }
     const bool is_last = at.IsLast(step);
     Sum* const bias_sums = at.BiasSums();
@@ -214,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     ReadGradients(at, step, &dh, &carried);
     if (step < 0) {
       StoreFirstGradients(at, dh, carried);
-      continue;
+      return;
     }
     // Nothing passes from such a step to the one before.
     const bool is_anew = at.StartsAnew(step);
@@ -255,13 +240,12 @@ extern "C" __global__ void __launch_bounds__(1024)
       }
     }
     if constexpr (CellType::kResetsBefore) {
-      StoreItem(steps.candidate_operands, i, gradients[kGates - 1]);
+      StoreItem(steps.candidate_operands, at.i, gradients[kGates - 1]);
     }
-  }
+  });
   if (!halves || step < 0) return;
   const float power = PowerOf(LargestOfBlock(largest));
-  for (Index i = first; i < end; i += stride) {
-    const Own<BackwardArguments> at(all, steps, i);
+  ForUnits(all, steps, [&](const Own<BackwardArguments>& at) {
     const bool is_padding = at.IsPadding(step);
     if (is_padding && !projects) return;
     if (at.unit == 0) at.SequencePower() = power;
@@ -270,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(1024)
       StoreItem(steps.projected, at.OfOutput(),
                 ScaleOf(power) * ScaleOf(1.0f) * BegunSum(at, step));
     }
-    if (step == all.sequences.steps) continue;
+    if (step == all.sequences.steps) return;
     const Item* const gates = at.GatesAt(at.RowAt(step));
     const bool has_none = is_padding || at.StartsAnew(step);
 #pragma unroll
@@ -281,5 +265,5 @@ extern "C" __global__ void __launch_bounds__(1024)
       at.StoreHalf(steps.operands, at.OfGate(gate),
                    at.RowPower(gate) * gradient, power);
     }
-  }
+  });
 }
