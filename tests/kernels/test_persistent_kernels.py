@@ -286,6 +286,8 @@ class _Network:
             bias_mode="double",
             dropout=0.0,
             cell_clip=0.0,
+            zoneout=0.0,
+            cell_zoneout=0.0,
             activation=shape.activation,
             recurrent_activation=shape.recurrent_activation,
         )
