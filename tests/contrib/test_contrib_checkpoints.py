@@ -264,10 +264,11 @@ def test_training_moves_between_implementations(rnn_mode, direction, tmp_path):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_slots_of_every_optimizer(name, tmp_path):
-    """Slots are saved under the names that cells' slots have, and restored."""
+    """Slots of both kinds of variables are saved under the names of cells' slots, and restored."""
 
     def program(session):
-        outputs, _ = make("gru", name="net")(INPUTS)
+        with v1.variable_scope("", use_resource=name in ("sgd", "adam")):
+            outputs, _ = make("gru", name="net")(INPUTS)
         optimizer = OPTIMIZERS[name]()
         step = optimizer.minimize(tf.reduce_mean(outputs**2))
         variables = v1.global_variables()

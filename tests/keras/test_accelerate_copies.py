@@ -206,6 +206,30 @@ def test_an_optimizer_for_other_variables_begins_anew():
     np.testing.assert_allclose(fast(draw(5, 6, 4)), model(draw(5, 6, 4)), atol=1e-6)
 
 
+def side_branch() -> keras.Model:
+    """Returns a model whose variables a stack would bring into another order."""
+    inputs, other = keras.Input((6, 4)), keras.Input((4,))
+    y = layers.Dense(4)(other)
+    x = layers.LSTM(4, return_sequences=True)(layers.Dense(4)(inputs))
+    return keras.Model([inputs, other], [y, layers.LSTM(4)(x), layers.Dense(4)(y)])
+
+
+def test_stacks_do_not_change_the_order_of_variables():
+    model = side_branch()
+    model.compile(keras.optimizers.Adam(0.01), ["mse"] * 3, run_eagerly=True)
+    inputs, targets = [draw(5, 6, 4), draw(5, 4)], [draw(5, 4)] * 3
+    model.fit(inputs, targets, verbose=0)
+    fast = crnn.accelerate(model)
+    assert [layer.name for layer in fast.layers] == [layer.name for layer in model.layers]
+    assert recurrent_types(fast) == [drop_ins.LSTM] * 2
+    for received, expected in zip(fast(inputs), model(inputs), strict=True):
+        np.testing.assert_allclose(received, expected, atol=1e-6)
+    for each in (model, fast):
+        each.fit(inputs, targets, verbose=0)
+    for received, expected in zip(fast.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(received, expected, atol=1e-4)
+
+
 # Models of users' classes.
 
 

@@ -174,16 +174,6 @@ def test_every_gate_has_its_own_numbers(rnn_mode, seed):
     assert len(set(first)) == len(first)
 
 
-@pytest.mark.parametrize("rnn_mode", MODES)
-def test_seeded_initializers_are_reproducible(rnn_mode):
-    def weights(seed):
-        initializer = keras.initializers.GlorotUniform(seed=seed)
-        return build(rnn_mode, kernel_initializer=initializer).kernel.numpy()
-
-    np.testing.assert_array_equal(weights(11), weights(11))
-    assert np.any(weights(11) != weights(12))
-
-
 def test_global_seed_is_followed():
     values = []
     for _ in range(2):
@@ -256,6 +246,15 @@ def test_regularizers_of_a_stack(rnn_mode):
     )
     assert len(layer.losses) == 1
     np.testing.assert_allclose(layer.losses[0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("argument", ["kernel", "recurrent", "bias"])
+def test_regularizers_act_alone(argument):
+    layer = randomize(make("gru", **{f"{argument}_regularizer": "l1"}), SHAPE)
+    parts = canonical(layer)[("kernel", "recurrent", "bias").index(argument)]
+    expected = 0.01 * sum(np.abs(part).sum() for part in parts)
+    np.testing.assert_allclose(layer.losses[0], expected, rtol=1e-5)
+    assert make("gru").losses == []
 
 
 @pytest.mark.parametrize("rnn_mode", MODES)

@@ -49,6 +49,13 @@ def test_ragged_in_ragged_out(rnn_mode, time_major):
         np.testing.assert_array_equal(state, value)
 
 
+def test_last_outputs_of_a_ragged_tensor():
+    layer = crnn.CudnnGRU(1, 3, return_sequences=False)
+    outputs = layer(ragged())
+    expected = layer(ragged().to_tensor(), sequence_lengths=LENGTHS)
+    np.testing.assert_array_equal(outputs, expected)
+
+
 @LAYOUTS
 @ALL_MODES
 def test_ragged_through_ops(rnn_mode, time_major):
