@@ -306,20 +306,6 @@ def test_object_based_checkpoint(tmp_path):
     assert_close(other(INPUTS)[0], outputs)
 
 
-def test_saved_model(tmp_path):
-    layer = make("gru")
-    module = tf.Module()
-    module.layer = layer
-    module.run = tf.function(
-        lambda inputs: layer(inputs, training=False)[0],
-        input_signature=[tf.TensorSpec([None, None, 4], tf.float64)],
-    )
-    expected = module.run(INPUTS)
-    tf.saved_model.save(module, str(tmp_path / "model"))
-    loaded = tf.saved_model.load(str(tmp_path / "model"))
-    assert_close(loaded.run(INPUTS), expected)
-
-
 def test_keras_optimizers_slots(tmp_path):
     """An object-based checkpoint can hold Adam's moments beside the weights."""
 

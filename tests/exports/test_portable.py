@@ -247,17 +247,6 @@ def test_signature_is_that_of_a_native_export(served, tmp_path):
     assert set(portable.structured_outputs) == set(native.structured_outputs)
 
 
-def test_model_is_unharmed(tmp_path):
-    """After an export, the model still runs, and is exported, with fused ops."""
-    model = functional(layer_of("gru"))
-    expected = call(model, {"x": X})
-    crnn.export_portable(model, tmp_path / "portable")
-    np.testing.assert_array_equal(call(model, {"x": X}), expected)
-    model.export(tmp_path / "native", verbose=False)
-    assert b"CudnnRnnTf>Forward" in (tmp_path / "native" / "saved_model.pb").read_bytes()
-    assert b"CudnnRnnTf>" not in (tmp_path / "portable" / "saved_model.pb").read_bytes()
-
-
 class TracedModel(keras.Model):
     """A model that calls its layer in a function that was traced for good."""
 

@@ -189,16 +189,6 @@ def test_threads_see_old_or_new_weights():
     assert not wrong
 
 
-@pytest.mark.parametrize("shape", [(17, 1, 4), (2, 9, 4), (4, 5, 4), (1, 40, 4)])
-def test_results_are_those_of_a_predictor(shape):
-    """To the bit, from the first call on, where both pack the weights."""
-    layer = randomize(make("lstm", 2, 20, direction="bidirectional"), (None, None, 4))
-    inputs = normal(*shape)
-    outputs, _ = crnn.CpuPredictor(layer)(inputs)
-    for _ in range(3):
-        np.testing.assert_array_equal(layer(inputs), outputs)
-
-
 def test_more_layers_than_are_kept():
     layers = [randomize(make("rnn_tanh"), (None, None, 4), seed=seed) for seed in range(80)]
     for _ in range(2):

@@ -138,18 +138,6 @@ def test_nothing_to_compute(rnn_mode):
     assert not any(state.any() for state in final)
 
 
-def test_shapes_may_change_from_call_to_call():
-    case = dataclasses.replace(CASES[0], config=RnnConfig("lstm", 2, 30, 8), sequence_lengths=None)
-    params = random_configs.draw_data(case, "bfloat16").params
-    predictor = native._native.PredictorBinding(
-        case.config.layout, params, case.time_major, False, 2
-    )
-    for max_time, batch_size in ((3, 2), (40, 1), (1, 70), (3, 2), (2, 5)):
-        shape = dataclasses.replace(case, max_time=max_time, batch_size=batch_size)
-        data = random_configs.draw_data(shape, "bfloat16")._replace(params=params)
-        assert_is_ops(shape, run(predictor, shape, data), run_op(shape, data))
-
-
 def test_weights_are_copied():
     layer = layer_reference.make("gru", 1, 8)
     layer_reference.randomize(layer, (None, None, 3))

@@ -13,7 +13,7 @@ import random_configs
 import reference
 from cxx import ROOT
 
-from cudnn_rnn_tf import native, ops
+from cudnn_rnn_tf import native
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.ops.op_library import raw_ops
 
@@ -92,19 +92,6 @@ def test_round_trip(config, dtype):
     assert again.tobytes() == params.tobytes()
 
 
-@pytest.mark.usefixtures("on_cpu")
-@ALL_DTYPES
-@pytest.mark.parametrize("config", CONFIGS[:6], ids=range(6))
-def test_agrees_with_the_ops(config, dtype):
-    params = np.random.default_rng(0).standard_normal(config.layout.size).astype(dtype)
-    weights, biases = config.layout.params_to_canonical(params)
-    op_weights, op_biases = ops.params_to_canonical(config, params)
-    for tensor, expected in zip(weights + biases, op_weights + op_biases, strict=True):
-        assert tensor.tobytes() == expected.numpy().tobytes()
-    packed = ops.canonical_to_params(config, weights, biases).numpy()
-    assert config.layout.canonical_to_params(weights, biases).tobytes() == packed.tobytes()
-
-
 @ALL_DTYPES
 def test_arrays_need_not_be_contiguous(dtype):
     config = RnnConfig("gru", 1, 3, 2)
@@ -119,17 +106,6 @@ def test_arrays_need_not_be_contiguous(dtype):
     strided += [np.ascontiguousarray(w[::-1])[::-1] for w in weights[2:]]
     packed = layout.canonical_to_params(strided, [b[::-1].copy()[::-1] for b in biases])
     assert packed.tobytes() == dense.tobytes()
-
-
-def test_results_are_new_arrays():
-    layout = RnnConfig("rnn_relu", 1, 3, 2).layout
-    params = np.ones(layout.size, np.float32)
-    weights, biases = layout.params_to_canonical(params)
-    packed = layout.canonical_to_params(weights, biases)
-    for array in (params, *weights, *biases):
-        array[...] = 7.0
-    np.testing.assert_array_equal(packed, 1.0)
-    np.testing.assert_array_equal(layout.params_to_canonical(packed)[0][0], 1.0)
 
 
 # Errors, on an rnn_tanh of 3 units over 2 inputs: W [3, 2], R [3, 3], b_W [3], b_R [3].

@@ -184,20 +184,6 @@ def test_without_the_package(cases):
         assert "Op type not registered 'CudnnRnnTf>" in message
 
 
-def test_loaded_variables_are_plain_buffers(cases):
-    """A SavedModel is only for running, so it has one variable per layer, the buffer."""
-    root, _ = cases
-    loaded = tf.saved_model.load(str(root / "export_gru" / "model"))
-    layer = plain_model("gru").layers[0]
-    sizes = [variable.shape.as_list() for variable in loaded.variables]
-    assert [layer.params_size()] in sizes
-    before = loaded.serve(tf.ones([1, 2, 3]))
-    for variable in loaded.trainable_variables:
-        variable.assign(tf.zeros_like(variable))
-    assert np.all(loaded.serve(tf.ones([1, 2, 3])).numpy() == 0.0)
-    assert np.any(before.numpy() != 0.0)
-
-
 def test_loaded_model_trains_on(cases):
     """Its gradients are those of the layer, and need the package's gradient functions."""
     root, _ = cases
