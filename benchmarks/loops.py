@@ -224,11 +224,11 @@ def page(path: pathlib.Path) -> str:
         rows = []
         for name, of_row in times.items():
             medians = {system: statistics.median(ms[kind]) for system, ms in of_row.items()}
-            best = min(medians[KERAS], medians[TORCH])
-            cells = {"": name} | {
-                system: f"{medians[system]:.3g} ({min(ms[kind]):.3g}–{max(ms[kind]):.3g})"
-                for system, ms in of_row.items()
-            }
+            best = min(medians[system] for system in (KERAS, TORCH) if system in medians)
+            cells = {"": name} | dict.fromkeys(SYSTEMS, "–")
+            for system, ms in of_row.items():
+                span = f"{min(ms[kind]):.3g}–{max(ms[kind]):.3g}"
+                cells[system] = f"{medians[system]:.3g} ({span})"
             ratios = {
                 "times as fast": f"{best / medians[OURS]:.1f}",
                 "price": f"{medians[OURS] / medians[WITHOUT]:.2f}",
@@ -244,7 +244,8 @@ def page(path: pathlib.Path) -> str:
         " inputs and weights. *Without* is this package's layer without what the row names, and"
         " *price* its part of the time with it. Keras runs `RNN` of a cell of the user's, compiled"
         " by XLA; PyTorch a loop in Python over `LSTMCell`, or over a cell with `LayerNorm`,"
-        " replayed as a CUDA graph. *times as fast* compares with the faster of these two.",
+        " replayed as a CUDA graph; a dash stands where it could not be recorded. *times as fast*"
+        " compares with the faster of these two.",
         *tables,
     ]
     return "\n\n".join(parts) + "\n"

@@ -13,7 +13,6 @@ the loop of that example, `fit` under `MirroredStrategy`, and PyTorch's `Distrib
 Every measurement has a process of its own.
 """
 
-import collections
 import json
 import os
 import pathlib
@@ -38,19 +37,17 @@ _CHILD = flags.DEFINE_string("child", None, "A measurement, for itself.")
 _TEXT = flags.DEFINE_string("text", None, "The file of the text's lines, for a measurement.")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-WINDOWS, STEPS, PROFILED_STEPS = 5, 96, 16
+WINDOWS, STEPS = 5, 96
 LOOP, GRAPH = "the example's loop", "the same without XLA"
 FIT, DROP_IN = "`fit`, `CudnnLSTM`", "`fit`, drop-in `LSTM`"
 TORCH = "PyTorch's `DistributedDataParallel`"
-WITHOUT, ALONE, PROFILE = "without the reduction", "the reduction alone", "profile"
 
 
 def measurements() -> list[tuple[str, int, int]]:
     """Returns what is measured: its kind, its number of GPUs and the lines of each GPU's batch."""
     speeds = [(kind, lines) for lines in (64, 256) for kind in (LOOP, TORCH)]
     speeds += [(kind, 64) for kind in (GRAPH, FIT, DROP_IN)]
-    parts = [(WITHOUT, 2, 64), (ALONE, 2, 64), (PROFILE, 1, 64), (PROFILE, 2, 64)]
-    return [*((kind, gpus, lines) for kind, lines in speeds for gpus in (1, 2)), *parts]
+    return [(kind, gpus, lines) for kind, lines in speeds for gpus in (1, 2)]
 
 
 def _windows(run: Callable[[], None]) -> list[float]:
@@ -79,97 +76,24 @@ def _save_text(path: str) -> None:
 
 
 def _loop(kind: str, gpus: int, lines: int) -> dict[str, Any]:
-    """Runs the example's loop, or a part of it."""
+    """Runs the example's loop."""
     example = _example()
     import numpy as np
-    import tensorflow as tf
 
     flags.FLAGS.replicas, flags.FLAGS.batch_size = gpus, lines
     flags.FLAGS.jit_compile = kind != GRAPH
-    if kind == WITHOUT:
-        example.mean_of_replicas = lambda vector, _: vector
     text = np.load(_TEXT.value)
     devices = example.replica_devices()
     replicas = [example.Replica(int(text.max()) + 1, device, gpus) for device in devices]
-    if kind == ALONE:
-        for replica in replicas:
-            _reduce_only(example, replica)
     data = [iter(example.batches(text, index, 0)) for index in range(gpus)]
     steps = example.steps_of(replicas)
 
-    def run(count: int = STEPS) -> None:
-        losses = [steps(*data) for _ in range(count // flags.FLAGS.steps_per_call)]
+    def run() -> None:
+        losses = [steps(*data) for _ in range(STEPS // flags.FLAGS.steps_per_call)]
         for of_call in losses:
             np.mean([loss.numpy() for loss in of_call])
 
-    if kind != PROFILE:
-        return {"ms": _windows(run)}
-    run()
-    with tempfile.TemporaryDirectory() as folder:
-        with tf.profiler.experimental.Profile(folder):
-            run(PROFILED_STEPS)
-        return {"profile": _profile(pathlib.Path(folder))}
-
-
-def _reduce_only(example: Any, replica: Any) -> None:
-    """Makes a replica reduce a vector as long as its gradients, and do nothing else."""
-    import tensorflow as tf
-
-    count = sum(weight.shape.num_elements() for weight in replica.model.trainable_variables)
-    with tf.device(replica.device):
-        vector = tf.Variable(tf.ones([count]))
-
-    @tf.function(autograph=False, jit_compile=True)
-    def step(_):
-        vector.assign(example.mean_of_replicas(vector.value(), 2), read_value=False)
-        return tf.constant(0.0)
-
-    replica.step = step
-
-
-def _profile(folder: pathlib.Path) -> dict[str, Any]:
-    """Returns what each GPU did in a step, in milliseconds: by kinds of kernels, and not at all."""
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    space = xplane_pb2.XSpace()
-    for path in folder.rglob("*.xplane.pb"):
-        space.MergeFromString(path.read_bytes())
-    found = {}
-    for plane in space.planes:
-        if not re.fullmatch(r"/device:GPU:\d+", plane.name):
-            continue
-        spans, kinds = [], collections.Counter()
-        for line in plane.lines:
-            if not line.name.startswith("Stream"):
-                continue
-            for event in line.events:
-                start = line.timestamp_ns * 1000 + event.offset_ps
-                spans.append((start, start + event.duration_ps))
-                name = plane.event_metadata[event.metadata_id].name
-                kinds[_kind_of(name)] += event.duration_ps / 1e9 / PROFILED_STEPS
-        spans.sort()
-        busy, end = 0, spans[0][0]
-        for start, stop in spans:
-            busy += max(0, stop - max(start, end))
-            end = max(end, stop)
-        whole = (end - spans[0][0]) / 1e9 / PROFILED_STEPS
-        idle = whole - busy / 1e9 / PROFILED_STEPS
-        found[plane.name] = {"step": whole, "idle": idle, **kinds}
-    return found
-
-
-def _kind_of(kernel: str) -> str:
-    """Returns what a kernel belongs to."""
-    lowered = kernel.lower()
-    for kind, pattern in {
-        "NCCL": "nccl",
-        "recurrent kernels": r"^(forward|backward)",
-        "copies": "memcpy|memset",
-        "products": "gemm|cutlass|cublas|nvjet|sgemm|splitk",
-    }.items():
-        if re.search(pattern, lowered):
-            return kind
-    return "other kernels"
+    return {"ms": _windows(run)}
 
 
 def _fit(kind: str, gpus: int, lines: int) -> dict[str, Any]:
@@ -311,14 +235,6 @@ def page(path: pathlib.Path) -> str:
                 speeds[1:] = [f"{2e3 * lines / two:,.0f}", f"{2 * one / two:.2f}"]
             table.append([kind, str(lines), *speeds, f"{one:.2f}", f"{two:.2f}" if two else "–"])
     titles = ["", "lines of each GPU", "one GPU", "two GPUs", "ratio", "ms, one", "ms, two"]
-    parts = [[kind, f"{ms[kind, 2, 64]:.2f}"] for kind in (WITHOUT, ALONE) if (kind, 2, 64) in ms]
-    profiles = [
-        {"run": f"{row['gpus']} GPU, {name.removeprefix('/device:')}"}
-        | {kind: f"{value:.2f}" for kind, value in sorted(of_gpu.items())}
-        for row in rows
-        for name, of_gpu in row.get("profile", {}).items()
-    ]
-    columns = list(dict.fromkeys(column for profile in profiles for column in profile))
     text = [
         "# Training on two GPUs",
         "This page is generated by `python -m benchmarks.several_gpus`; do not edit it by hand.",
@@ -329,20 +245,6 @@ def page(path: pathlib.Path) -> str:
         f" packed ones. Medians of {WINDOWS} windows of {STEPS} steps.",
         pages.table(titles, table),
     ]
-    if parts:
-        text += [
-            "Milliseconds of a step of parts of the loop, with two GPUs and 64 lines:",
-            pages.table(["part", "ms"], parts),
-        ]
-    if profiles:
-        text += [
-            f"What the GPUs did in a step, by TensorFlow's profiler over {PROFILED_STEPS} steps,"
-            " which it makes longer. NCCL's kernels also wait for the other GPU. Kernels of several"
-            " streams may overlap.",
-            pages.table(
-                columns, [[row.get(column, "–") for column in columns] for row in profiles]
-            ),
-        ]
     return "\n\n".join(text) + "\n"
 
 
