@@ -1,6 +1,5 @@
 """The command `cudnn-rnn-tf`: what it prints, its exit status, and what it says of mistakes."""
 
-import importlib.metadata
 import json
 import os
 import pathlib
@@ -133,19 +132,6 @@ def test_doctor_says_why_there_is_no_gpu(monkeypatch, with_cuda, has_driver, hid
     assert package == ("optional", "no_such_package is not installed: it is for nothing")
 
 
-def test_as_a_program(tmp_path):
-    """The command runs in another directory, and both ways to call it do the same."""
-    (tmp_path / "bad.keras").write_bytes(b"bad")
-    command = [sys.executable, "-m", "cudnn_rnn_tf", "inspect", "bad.keras"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("cudnn-rnn-tf inspect: error: ")
-    assert "Traceback" not in done.stderr
-    (program,) = importlib.metadata.entry_points(group="console_scripts", name="cudnn-rnn-tf")
-    assert program.load() is __main__.run
-    assert pathlib.Path(sys.executable).with_name(program.name).exists()
-
-
 MODULE, PROGRAM = ["-m", "cudnn_rnn_tf"], ["cudnn-rnn-tf"]
 
 
@@ -266,7 +252,6 @@ def test_an_unknown_option_shows_those_that_the_command_has(capsys, command, opt
     [
         (["export", ""], "expected TARGET to name the folder of a SavedModel"),
         (["export", "e.ONNX"], "expected TARGET to name the folder of a SavedModel"),
-        (["export", "e.pb"], "expected TARGET to name the folder of a SavedModel"),
         (["export", "e.keras"], "expected TARGET to name the folder of a SavedModel"),
         (["export", "s3://bucket/m"], "expected TARGET to be a path on this machine"),
         (["export", "none/m"], "there is no directory 'none'"),

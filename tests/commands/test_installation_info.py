@@ -110,10 +110,6 @@ def test_processor_has_the_instruction_set_in_use():
     assert all(info["cpu_features"][feature] for feature in needed[info["cpu_isa"]])
 
 
-def test_version():
-    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", crnn.__version__)
-
-
 # The public names.
 
 

@@ -11,7 +11,6 @@ import tensorflow as tf
 import test_saveable as saveables
 from contrib_layers import (
     ALL_MODES,
-    DIRECTIONS,
     INPUTS,
     assert_close,
     in_graph,
@@ -49,21 +48,6 @@ def expected_of(layer, kernel, inputs, states=None, lengths=None, time_major=Tru
 
 
 # Running.
-
-
-@DIRECTIONS
-@ALL_MODES
-def test_runs_in_a_session(rnn_mode, direction):
-    def program(session):
-        layer = make(rnn_mode, direction=direction)
-        inputs = v1.placeholder(tf.float64, [None, None, 4])
-        outputs, states = layer(inputs, training=False)
-        assert isinstance(states, tuple)
-        session.run(v1.global_variables_initializer())
-        return layer, session.run([layer.kernel, outputs, states], {inputs: INPUTS})
-
-    layer, (kernel, *values) = in_graph(program)
-    assert_close(values, expected_of(layer, kernel, INPUTS))
 
 
 @pytest.mark.parametrize("time_major", [True, False])

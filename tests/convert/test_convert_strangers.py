@@ -145,14 +145,6 @@ def hidden_size_of_text(graph, nodes):
     nodes[0].attribute.append(onnx.helper.make_attribute("hidden_size", "three"))
 
 
-def activations_of_numbers(graph, nodes):
-    nodes[0].attribute.append(onnx.helper.make_attribute("activations", [1, 2]))
-
-
-def direction_of_number(graph, nodes):
-    nodes[0].attribute.append(onnx.helper.make_attribute("direction", 2))
-
-
 def integer_weights(graph, nodes):
     for tensor in graph.initializer:
         if tensor.name in nodes[0].input:
@@ -180,8 +172,6 @@ def external_weights(graph, nodes):
         (weights_in_a_cycle, "cycle at 'loop_1'"),
         (another_hidden_size, "hidden_size=7"),
         (hidden_size_of_text, "'hidden_size'.*type INT, but received STRING"),
-        (activations_of_numbers, "'activations'.*type STRINGS, but received INTS"),
-        (direction_of_number, "'direction'.*type STRING, but received INT"),
         (integer_weights, "weights of type float64.*int32"),
         (short_weights, "cannot be read"),
         (external_weights, "no_such_file.bin"),

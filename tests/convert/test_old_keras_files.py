@@ -652,14 +652,6 @@ def test_custom_objects(tmp_path):
     np.testing.assert_allclose(loaded(inputs), 2 * model(inputs)[:, 0], atol=1e-6)
 
 
-def test_the_command_accelerates_old_files(tmp_path):
-    path, arrays = cudnn_file(tmp_path / "m.h5")
-    assert __main__.main(["accelerate", str(path), str(tmp_path / "fast.keras")]) == 0
-    inputs = normal(2, 5, 4)
-    received = keras.saving.load_model(tmp_path / "fast.keras")(inputs)
-    np.testing.assert_allclose(received, cudnn_outputs(arrays, inputs)[1], atol=1e-6)
-
-
 @tf_keras.saving.register_keras_serializable("mine")
 class Scaled(layers.Layer):
     """A layer of Keras 2 of a user's package."""

@@ -415,20 +415,3 @@ def test_integers_are_cast(call, dtype):
     layer = make("lstm")
     numbers = (INPUTS > 0).astype(dtype)
     np.testing.assert_array_equal(call(layer, numbers), call(layer, numbers.astype(np.float32)))
-
-
-def test_tf_keras_is_refused():
-    tf_keras = pytest.importorskip("tf_keras")
-    layer = make("lstm")
-
-    class Owner(tf_keras.layers.Layer):
-        def call(self, inputs):
-            return layer(inputs)
-
-    with pytest.raises(TypeError, match="called in a layer or model of tf_keras: make the model"):
-        Owner()(np.zeros((2, 4, 3), "float32"))
-    foreign = tf_keras.Input((4, 3))
-    state = tf_keras.Input((1, layer.num_units))
-    for inputs, states in ((foreign, None), (keras.Input((4, 3)), [state, state])):
-        with pytest.raises(TypeError, match="received KerasTensor of tf_keras: make the model"):
-            layer(inputs, initial_state=states)

@@ -153,16 +153,6 @@ def test_seeds_fix_the_masks():
     assert len({array.tobytes() for array in others}) == len(others)
 
 
-def test_graph_draws_as_eager_does():
-    eager, graph = (
-        randomize(make("gru", 2, 8, dropout=0.5, seed=1), (None, None, 4)) for _ in range(2)
-    )
-    call = tf.function(graph)
-    for expected in draws(eager):
-        outputs = call(tf.ones([2, 8, 4]), training=True)
-        np.testing.assert_allclose(outputs, expected, **TOLERANCE)
-
-
 @pytest.mark.parametrize("training", [False, True])
 def test_what_draws_nothing_is_not_split_between_devices(training):
     """An op on the CPU would split a GPU's function in two, which takes longer to call."""

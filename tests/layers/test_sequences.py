@@ -140,18 +140,6 @@ def test_one_sequence(rnn_mode, time_major):
             np.testing.assert_array_equal(result, value[:, 0])
 
 
-def test_one_sequence_has_no_lengths():
-    config = RnnConfig("gru", 1, 3, 4)
-    with pytest.raises(ValueError, match="no sequence_lengths with inputs of rank 2"):
-        cudnn_rnn_ops.cudnn_gru(
-            layer_reference.normal(5, 4),
-            np.zeros((1, 3), "float32"),
-            np.zeros(config.layout.size, "float32"),
-            True,
-            sequence_lengths=[3],
-        )
-
-
 # The mask that Keras hands on.
 
 

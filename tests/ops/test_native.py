@@ -27,24 +27,6 @@ ALL_CONFIGS = pytest.mark.parametrize("config", CONFIGS, ids=range(len(CONFIGS))
 ALL_DTYPES = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
 
 
-@ALL_CONFIGS
-def test_layout(config):
-    """The layout is dense, in the documented order, and every tensor has a name of its own."""
-    layout = config.layout
-    weight_shapes, bias_shapes = reference.canonical_shapes(config)
-    assert layout.weight_shapes == weight_shapes
-    assert layout.bias_shapes == bias_shapes
-    sizes = [int(np.prod(shape)) for shape in weight_shapes + bias_shapes]
-    ends = np.cumsum(sizes)
-    assert layout.weight_offsets + layout.bias_offsets == [0, *ends[:-1]]
-    assert layout.size == ends[-1]
-    names = layout.weight_names + layout.bias_names
-    assert len(names) == len(set(names)) == len(sizes)
-    assert layout.num_gates == reference.NUM_GATES[config.rnn_mode]
-    assert layout.num_dirs == reference.num_dirs(config)
-    assert layout.output_size == (config.num_proj or config.num_units)
-
-
 def test_layout_by_hand():
     """The order of a bidirectional LSTM with projection is written out here."""
     layout = native.ParamLayout(

@@ -98,21 +98,6 @@ def test_full_lengths_are_as_none(case):
     assert_same_bits(random_configs.run_ops(full, data), random_configs.run_ops(case, data))
 
 
-@pytest.mark.parametrize("case", CASES[:20], ids=str)
-def test_layouts_agree(case):
-    """Batch-major results are the same numbers in another order, also with dropout."""
-    data = random_configs.draw_data(case, "float32")
-
-    def swapped(value):
-        if isinstance(value, tuple):
-            return tuple(swapped(part) for part in value)
-        return value.swapaxes(0, 1).copy() if value.ndim == 3 else value
-
-    other = dataclasses.replace(case, time_major=not case.time_major)
-    results = random_configs.run_ops(other, type(data)(*map(swapped, data)))
-    assert_same_bits(Results(*map(swapped, results)), random_configs.run_ops(case, data))
-
-
 @pytest.mark.parametrize("is_training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("time_major", [True, False], ids=["time_major", "batch_major"])
 @pytest.mark.parametrize(
