@@ -1,10 +1,11 @@
 """Runs predictors and the op on cases of `random_configs`, for comparisons to the bit."""
 
+import dataclasses
+
 import numpy as np
 import random_configs
-import tensorflow as tf
 
-from cudnn_rnn_tf import native, ops
+from cudnn_rnn_tf import native
 from cudnn_rnn_tf.config import RnnConfig
 
 # These cases have enough work for several threads: few sequences share the steps, many are divided
@@ -38,18 +39,8 @@ def run(predictor, case, data):
 
 
 def run_op(case, data):
-    lengths, resets = case.sequence_lengths, case.resets
-    outputs, states = ops.forward(
-        case.config,
-        tf.constant(data.inputs),
-        [tf.constant(state) for state in data.states],
-        tf.constant(data.params),
-        sequence_lengths=None if lengths is None else tf.constant(lengths, tf.int32),
-        resets=None if resets is None else tf.constant(resets),
-        time_major=case.time_major,
-        is_training=False,
-    )
-    return [tensor.numpy() for tensor in (outputs, *states)]
+    results = random_configs.run_ops(dataclasses.replace(case, is_training=False), data)
+    return [results.outputs, *results.states]
 
 
 def assert_same_bits(results, expected):

@@ -24,7 +24,7 @@ def loaded_cudnn() -> str:
 
 @pytest.mark.skipif(os.environ.get("CUDNN_RNN_TF_CUDA_GRAPH") == "0", reason="CUDA graphs are off")
 def test_captures_of_the_callers(tmp_path):
-    """Callers may capture the stream that a network runs in, or other streams."""
+    """Callers may capture the stream that a network runs in; others are tried below."""
     program = compiled(tmp_path, "captured_by_others_on_gpu", GPU_BACKEND)
     environment = {**os.environ, "CUDNN_RNN_TF_CUDNN_LIBRARY": loaded_cudnn()}
     completed = subprocess.run(
@@ -34,7 +34,8 @@ def test_captures_of_the_callers(tmp_path):
 
 
 BESIDE_A_CAPTURE = """
-import ctypes, sys
+import concurrent.futures, ctypes, os, sys
+import cudnn_rnn_tf as crnn
 import tensorflow as tf
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
@@ -74,10 +75,19 @@ call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
 call("cuCtxSetCurrent", context)
 call("cuStreamCreate", ctypes.byref(stream), 1)
 call("cuStreamBeginCapture_v2", stream, int(sys.argv[1]))
-# First uses, one that captures, and replays.
-gradients = [step(measured, x, params, "auto") for _ in range(5)]
-outputs = [infer("auto") for _ in range(3)]
+def passes():  # First uses, one that captures, and replays.
+    gradients = [step(measured, x, params, "auto") for _ in range(5)]
+    return gradients, [infer("auto") for _ in range(3)]
+if sys.argv[2] == "same":
+    gradients, outputs = passes()
+else:
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        gradients, outputs = other.submit(passes).result()
 call("cuStreamEndCapture", stream, ctypes.byref(graph))
+nodes = ctypes.c_size_t(1)
+call("cuGraphGetNodes", graph, None, ctypes.byref(nodes))
+assert nodes.value == 0
+assert crnn.info()["gpu"]["replays"] > 0 or os.environ.get("CUDNN_RNN_TF_CUDA_GRAPH") == "0"
 expected = step(measured, x, params, "auto")
 tf.debugging.assert_equal(gradients[-1], expected)
 first, last = (tf.cast(gradient, tf.float32) for gradient in (gradients[0], expected))
@@ -88,9 +98,10 @@ print("passed")
 """
 
 
+@pytest.mark.parametrize("thread", ["same", "other"])
 @pytest.mark.parametrize("mode", range(3), ids=["global", "thread_local", "relaxed"])
-def test_ops_leave_a_capture_of_the_same_thread_alone(mode):
-    assert run_program(BESIDE_A_CAPTURE, str(mode)) == "passed\n"
+def test_ops_leave_a_capture_of_another_stream_alone(mode, thread):
+    assert run_program(BESIDE_A_CAPTURE, str(mode), thread) == "passed\n"
 
 
 PROFILED = """

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPU = ROOT / "kernels" / "gpu"
 HEADERS = ("cudnn.h", "cuda.h", "cublas_v2.h", "nvrtc.h")
+LIBRARIES = ("cudnn", "cublas", "cuda-nvrtc", "cuda-runtime")
 # Packages and their versions; where none is given, the newest one. Libraries' headers include some
 # of CUDA's runtime and of its C++ library.
 SETS = {
@@ -33,21 +34,11 @@ SETS = {
         "nvidia-cuda-runtime-cu12": "12.5.82",
         "nvidia-cuda-cccl-cu12": "12.5.39.post1",
     },
-    "CUDA 12.9 and the newest cuDNN": {
-        "nvidia-cudnn-cu12": "",
-        "nvidia-cublas-cu12": "",
-        "nvidia-cuda-nvrtc-cu12": "",
-        "nvidia-cuda-runtime-cu12": "",
-        "nvidia-cuda-cccl-cu12": "",
-    },
-    "CUDA 13": {
-        "nvidia-cudnn-cu13": "",
-        "nvidia-cublas": "",
-        "nvidia-cuda-nvrtc": "",
-        "nvidia-cuda-runtime": "",
-        "nvidia-cuda-crt": "",
-        "nvidia-cuda-cccl": "",
-    },
+    "CUDA 12.9 and the newest cuDNN": dict.fromkeys(
+        (f"nvidia-{name}-cu12" for name in (*LIBRARIES, "cuda-cccl")), ""
+    ),
+    "CUDA 13": {"nvidia-cudnn-cu13": ""}
+    | dict.fromkeys((f"nvidia-{name}" for name in (*LIBRARIES[1:], "cuda-crt", "cuda-cccl")), ""),
 }
 
 

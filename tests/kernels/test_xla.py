@@ -115,10 +115,7 @@ def test_a_layer_that_reads_backwards(time_major, known):
     layer.build((None, None, 2))
 
     def run(inputs: tf.Tensor, lengths: tf.Tensor) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            outputs = layer(inputs, sequence_lengths=lengths)
-        return outputs, tape.gradient(outputs, inputs)
+        return tf.nest.flatten(with_gradients(layer)(inputs, sequence_lengths=lengths))
 
     for max_time in (0, 4):
         inputs, lengths = draw(2, max_time, 2), tf.constant([0, max_time // 2])
@@ -222,14 +219,8 @@ def test_masks(time_major, go_backwards):
     if time_major:
         inputs, mask = tf.transpose(inputs, (1, 0, 2)), tf.transpose(mask)
     layer(inputs)
-
-    def run(inputs: tf.Tensor, mask: tf.Tensor) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            outputs = layer(inputs, mask=mask)
-        return outputs, tape.gradient(outputs, [inputs, *layer.trainable_variables])
-
-    check_compiled(run, inputs, mask)
+    run = with_gradients(layer)
+    check_compiled(lambda inputs, mask: run(inputs, mask=mask), inputs, mask)
 
 
 @pytest.mark.parametrize("class_name", ["LSTM", "GRU", "SimpleRNN"])
