@@ -25,11 +25,6 @@ def make_gru(**options: Any) -> cudnn_rnn_ops.CudnnGRU:
     return cudnn_rnn_ops.CudnnGRU(2, 4, 3, **options)
 
 
-def test_good_calls():
-    make_gru()(INPUTS, STATE, GRU_PARAMS)
-    cudnn_rnn_ops.CudnnLSTM(2, 4, 3)(INPUTS, STATE, STATE, LSTM_PARAMS)
-
-
 def test_is_training_must_be_a_bool():
     for is_training in (1, "yes", None, np.True_, tf.constant(True)):
         for call in (make_gru(), cudnn_rnn_ops.cudnn_gru):

@@ -388,10 +388,3 @@ def test_what_keras_has_not(rnn_mode, options, message):
     layer = randomize(make(rnn_mode, 2, 3, **options), (None, None, 3))
     with pytest.raises(ValueError, match=message):
         convert.to_keras(layer)
-
-
-def test_wrong_layers():
-    with pytest.raises(TypeError, match="expected one of the layers"):
-        convert.to_keras(keras.layers.LSTM(3))
-    with pytest.raises(ValueError, match="not built"):
-        convert.to_keras(make("gru"))

@@ -16,7 +16,6 @@ torch.set_num_threads(1)
 
 # Sums of a few dozen products keep 13 digits in float64 and 6 in float32; steps cost one more.
 TOLERANCE = {"float64": 1e-11, "float32": 1e-5}
-NUM_CASES = 32
 MODULES = {
     "lstm": torch.nn.LSTM,
     "gru": torch.nn.GRU,
@@ -65,7 +64,7 @@ def assert_same_parameters(one, other):
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize("index", range(NUM_CASES))
+@pytest.mark.parametrize("index", range(32))
 def test_module_there_and_back(index):
     module = random_module(index)
     layer = convert.from_torch(module, return_state=True)
@@ -81,17 +80,6 @@ def test_module_there_and_back(index):
     assert_same_parameters(module.state_dict(), again.state_dict())
     for value, expected in zip(run_module(again, inputs), run_module(module, inputs), strict=True):
         np.testing.assert_array_equal(value, expected)
-
-
-def test_cases_cover_all():
-    modules = [random_module(index) for index in range(NUM_CASES)]
-    for attribute in ("bias", "bidirectional", "batch_first", "mode"):
-        counts = {getattr(module, attribute) for module in modules}
-        assert len(counts) == (4 if attribute == "mode" else 2)
-    lstms = [module for module in modules if module.mode == "LSTM"]
-    assert {(module.proj_size > 0, module.bidirectional) for module in lstms} == {
-        (projects, both) for projects in (True, False) for both in (True, False)
-    }
 
 
 @pytest.mark.parametrize("rnn_mode", LAYERS)
@@ -249,9 +237,6 @@ def test_wrong_source():
 def test_missing_file(suffix, tmp_path):
     with pytest.raises(FileNotFoundError, match=f"none{suffix}"):
         convert.from_torch(tmp_path / f"none{suffix}")
-    (tmp_path / "none.bin").write_bytes(b"nothing of the kind")
-    with pytest.raises(ValueError, match="it is no file of Keras's, PyTorch's or ONNX's"):
-        convert.from_torch(str(tmp_path / "none.bin"))
 
 
 def test_arrays_need_no_torch(monkeypatch):

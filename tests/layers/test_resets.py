@@ -164,18 +164,6 @@ def test_in_bidirectional():
         dropped(steps.inputs, resets=steps.resets)
 
 
-def test_gradients_do_not_pass():
-    layer = randomize(make("gru", 2, 4), (None, None, SIZE))
-    inputs = tf.constant(normal(2, 6, SIZE))
-    resets = np.zeros((2, 6), bool)
-    resets[:, 3] = True
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        last = layer(inputs, resets=resets)[:, 3:]
-    gradient = tape.gradient(last, inputs).numpy()
-    assert not gradient[:, :3].any() and gradient[:, 3:].all()
-
-
 def test_in_a_stateful_layer():
     layer = make("lstm", 1, 4, stateful=True)
     layer.build((2, 5, SIZE))
