@@ -79,7 +79,7 @@ $(VENV)/.package: $(VENV)/.build $(BUILD_FILES) $(CXX_FILES)
 
 # The package is there by now, so these only add what its extras need.
 $(VENV)/.test: pyproject.toml | $(VENV)/.package
-	@echo "Downloading what the tests need, PyTorch above all"
+	@echo "Downloading what the tests need, PyTorch above all (about 3 GB)"
 	@$(PIP) install 'cudnn_rnn_tf[test]'
 	@touch $@
 

@@ -98,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line. Its result names the `command`."""
     result = argparse.ArgumentParser(
         prog="cudnn-rnn-tf",
-        description="Fused recurrent networks for TensorFlow and Keras.",
+        description="Checks, measures, converts and exports fast LSTMs and GRUs of Keras.",
         epilog=f"The environment variable {_LOG_LEVEL}=0 shows what TensorFlow logs.",
     )
     version = f"cudnn_rnn_tf {native.build_info.VERSION}"
