@@ -233,14 +233,6 @@ def test_drop_ins(class_name, wraps):
     check_compiled(with_gradients(layer, mask=mask), draw(3, 7, 4))
 
 
-@pytest.mark.parametrize("class_name", ["CudnnLSTM", "CudnnGRU", "CudnnRNNTanh", "CudnnRNNRelu"])
-def test_layers_with_initial_states(class_name):
-    layer = getattr(crnn, class_name)(2, 6, return_state=True)
-    layer(draw(3, 7, 4))
-    states = [draw(*shape) for shape in layer.state_shape(3)]
-    check_compiled(with_gradients(layer, initial_state=states), draw(3, 7, 4))
-
-
 def test_contrib():
     model = cudnn_rnn_ops.CudnnLSTM(2, 6, 4)
     params = draw(int(model.params_size()))

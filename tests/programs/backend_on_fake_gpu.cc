@@ -243,6 +243,12 @@ RnnStatus Run(const RnnProblem& problem, int stream) {
   return status;
 }
 
+RnnStatus PlanOf(const RnnProblem& problem, int choice,
+                 std::shared_ptr<const RnnPlan>* plan) {
+  return GpuBackend(ResourcesOf(0), GpuOptions())
+      .Plan(problem, choice, /*lengths=*/nullptr, plan);
+}
+
 // The first of the rule's choices that can be had runs.
 void CheckChoices(unsigned seed) {
   generator.seed(seed);
@@ -267,9 +273,7 @@ void CheckChoices(unsigned seed) {
   if (problem.is_training) {
     // A backward pass may be given sizes that no forward pass leaves.
     std::shared_ptr<const RnnPlan> plan;
-    Check(GpuBackend(ResourcesOf(0), GpuOptions())
-              .Plan(problem, Draw(0, 1) == 1 ? 77 : 8, nullptr, &plan)
-              .ok(),
+    Check(PlanOf(problem, Draw(0, 1) == 1 ? 77 : 8, &plan).ok(),
           "a backward pass");
     Check(plan->sizes.reserve_space < 8, "the plan of no choice");
   }
@@ -317,8 +321,7 @@ void CheckEngines() {
   num_kernels = num_of_steps = num_warnings = 0;
   std::shared_ptr<const RnnPlan> plan;
   for (int use = 0; use < 2; ++use) {
-    const RnnStatus status = GpuBackend(ResourcesOf(0), GpuOptions())
-                                 .Plan(problem, 0, nullptr, &plan);
+    const RnnStatus status = PlanOf(problem, 0, &plan);
     Check(status.ok() == is_run, status.message);
     Check(is_run || !problem.has_recurrent_dropout() ||
               Names(status, "recurrent_dropout"),
@@ -337,15 +340,10 @@ void CheckEngines() {
           "whose kernels");
     // A plan of the same choice is the same one, also if it was forgotten.
     std::shared_ptr<const RnnPlan> other;
-    Check(GpuBackend(ResourcesOf(0), GpuOptions())
-                  .Plan(problem, plan->choice, nullptr, &other)
-                  .ok() &&
-              other == plan,
+    Check(PlanOf(problem, plan->choice, &other).ok() && other == plan,
           "a plan by its choice");
     problem.batch_size = ++batch_size;
-    Check(GpuBackend(ResourcesOf(0), GpuOptions())
-                  .Plan(problem, plan->choice, nullptr, &other)
-                  .ok() &&
+    Check(PlanOf(problem, plan->choice, &other).ok() &&
               other->choice == plan->choice,
           "a new plan by its choice");
   }
@@ -365,10 +363,7 @@ void CheckSecondThoughts() {
   has_steps = true;
   std::shared_ptr<const RnnPlan> plan;
   const auto engine = [&] {
-    Check(GpuBackend(ResourcesOf(0), GpuOptions())
-              .Plan(problem, 0, nullptr, &plan)
-              .ok(),
-          "a plan");
+    Check(PlanOf(problem, 0, &plan).ok(), "a plan");
     return static_cast<const GpuPlan&>(*plan).chosen.engine;
   };
   kernels = Kernels::kFailOnce;
@@ -381,9 +376,7 @@ void CheckSecondThoughts() {
   problem.batch_size = ++batch_size;
   kernels = Kernels::kFail;
   const int of_kernels = NumberOf({GpuEngine::kKernels});
-  Check(GpuBackend(ResourcesOf(0), GpuOptions())
-                .Plan(problem, of_kernels, nullptr, &plan)
-                .ok() &&
+  Check(PlanOf(problem, of_kernels, &plan).ok() &&
             ChoiceIn(plan->sizes.reserve_space) == of_kernels,
         "a plan that reads the reserve space");
   has_steps = false;
@@ -404,9 +397,7 @@ void CheckWrongVariable() {
     kernels = i % 2 == 1 ? Kernels::kFew : Kernels::kNone;
     being_checked = "a wrong variable, " + std::to_string(i);
     std::shared_ptr<const RnnPlan> plan;
-    const RnnStatus status =
-        GpuBackend(ResourcesOf(0), GpuOptions())
-            .Plan(problem, i / 2 % 2 == 1 ? 1 : 0, nullptr, &plan);
+    const RnnStatus status = PlanOf(problem, i / 2 % 2 == 1 ? 1 : 0, &plan);
     Check(status.code == RnnStatus::Code::kInvalidArgument &&
               status.message.find("CUDNN_RNN_TF_IMITATE_GPU") !=
                   std::string::npos,

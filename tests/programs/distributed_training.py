@@ -13,7 +13,6 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -133,18 +132,18 @@ def run_devices(folder: pathlib.Path) -> None:
     np.save(folder / "predictions.npy", model(INPUTS).numpy())
 
 
-def set_cluster(index: int, ports: tuple[str, ...]) -> None:
+def set_cluster(index: str, ports: tuple[str, ...]) -> None:
     os.environ["TF_CONFIG"] = json.dumps(
         {
             "cluster": {"worker": [f"localhost:{port}" for port in ports]},
-            "task": {"type": "worker", "index": index},
+            "task": {"type": "worker", "index": int(index)},
         }
     )
 
 
 def run_guide(folder: pathlib.Path, index: str, *ports: str) -> None:
     """Runs the guide's program for several workers."""
-    set_cluster(int(index), ports)
+    set_cluster(index, ports)
     guide = pathlib.Path(__file__).parents[2] / "docs" / "guides" / "distributed.md"
     _, several_workers = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
     names = {"keras": keras, "tf": tf, "crnn": crnn}
@@ -153,7 +152,7 @@ def run_guide(folder: pathlib.Path, index: str, *ports: str) -> None:
     np.savez(folder / f"guide_{index}.npz", loss=names["loss"], **weights_of(names["model"]))
 
 
-def run_worker(folder: pathlib.Path, index: int, ports: tuple[str, ...]) -> None:
+def run_worker(folder: pathlib.Path, index: str, *ports: str) -> None:
     set_cluster(index, ports)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     np.savez(folder / f"worker_{index}.npz", **train_in_loop(strategy))
@@ -161,11 +160,7 @@ def run_worker(folder: pathlib.Path, index: int, ports: tuple[str, ...]) -> None
 
 
 if __name__ == "__main__":
-    commands: dict[str, Callable[..., None]] = {
-        "devices": run_devices,
-        "worker": lambda folder, index, *ports: run_worker(folder, int(index), ports),
-        "guide": run_guide,
-    }
+    commands = {"devices": run_devices, "worker": run_worker, "guide": run_guide}
     commands[sys.argv[2]](pathlib.Path(sys.argv[1]), *sys.argv[3:])
     print("done", flush=True)
     # This skips the cluster's shutdown, in which the worker that ends first makes the other fail.
