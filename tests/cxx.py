@@ -125,6 +125,19 @@ def standard_headers(directory: pathlib.Path) -> list[str]:
     return _shared_headers(directory, text, KERNEL_FLAGS)
 
 
+def compile_for_fake_device(
+    program: str, path: pathlib.Path, directory: pathlib.Path, *options: str
+) -> None:
+    """Compiles a program in tests/programs, which includes kernels, to a library at the path."""
+    command = [
+        *("g++", *KERNEL_FLAGS, "-shared", *standard_headers(directory)),
+        *("-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-unused-parameter"),
+        *(*options, ROOT / "tests" / "programs" / f"{program}.cc", "-o", path),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def _shared_headers(directory: pathlib.Path, text: str, flags: list[Any]) -> list[str]:
     """Returns options by which what is compiled with these flags shares headers, compiled.
 

@@ -7,16 +7,14 @@ import ctypes
 import dataclasses
 import functools
 import pathlib
-import subprocess
 import types
 
 import numpy as np
 import pytest
 import random_configs
 import reference
-from cxx import KERNEL_FLAGS, activation_macros, cell_macro, standard_headers
+from cxx import ROOT, activation_macros, cell_macro, compile_for_fake_device
 
-ROOT = pathlib.Path(__file__).parents[2]
 # The largest errors, relative to the largest number of a tensor. Results pass through a few dozen
 # steps, each of which is rounded to the type.
 TOLERANCE = {"float32": 1e-5, "float16": 0.01, "bfloat16": 0.06}
@@ -214,9 +212,7 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
     library = folder / f"{shape}-{kernel}.so"
     if library.exists():
         return ctypes.CDLL(str(library))
-    command = [
-        *("g++", *KERNEL_FLAGS, "-shared", *standard_headers(folder)),
-        *("-Wno-unknown-pragmas", "-Wno-unused-function"),
+    options = [
         f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{kernel}.cu"',
         *("-DIS_TRAINING", "-DIS_FORWARD") * is_forward,
         f"-DNUM_UNITS={shape.num_units}",
@@ -236,10 +232,8 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
         *("-DHAS_RESETS",) * shape.has_resets,
         f"-DIS_{shape.dtype.replace('float32', 'float').upper()}",
         *(cell_macro(shape.rnn_mode), *activation_macros(shape)),
-        *(f"{ROOT}/tests/programs/persistent_on_fake_device.cc", "-o", str(library)),
     ]
-    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert compiled.returncode == 0, compiled.stderr
+    compile_for_fake_device("persistent_on_fake_device", library, folder, *options)
     return ctypes.CDLL(str(library))
 
 

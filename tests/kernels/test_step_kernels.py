@@ -9,14 +9,13 @@ place of cuBLAS, and its cuDNN runs the kernels of single steps.
 import ctypes
 import dataclasses
 import pathlib
-import subprocess
 from typing import Any
 
 import numpy as np
 import pytest
 import random_configs
 import reference
-from cxx import KERNEL_FLAGS, ROOT, activation_macros, cell_macro, compiled, standard_headers
+from cxx import ROOT, activation_macros, cell_macro, compile_for_fake_device, compiled
 
 from cudnn_rnn_tf.config import RnnConfig
 
@@ -60,14 +59,10 @@ def network(tmp_path_factory) -> ctypes.CDLL:
     @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
     def compile_kernel(kernel: bytes, path: bytes) -> None:
         name, *macros = kernel.decode().split()
-        command = [
-            *("g++", *KERNEL_FLAGS, "-shared", *standard_headers(folder)),
-            *("-Wno-unknown-pragmas", "-Wno-unused-function"),
-            *([f"-D{macro}" for macro in macros] + ["-DIS_FORWARD"] * (name == "forward")),
-            f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{name}.cu"',
-            *(f"{ROOT}/tests/programs/persistent_on_fake_device.cc", "-o", path.decode()),
-        ]
-        subprocess.run(command, check=True)
+        options = [f"-D{macro}" for macro in macros] + ["-DIS_FORWARD"] * (name == "forward")
+        options.append(f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{name}.cu"')
+        program = "persistent_on_fake_device"
+        compile_for_fake_device(program, pathlib.Path(path.decode()), folder, *options)
 
     library.compile_kernel = compile_kernel  # The library calls it, so it must live as long.
     library.compile_persistent_kernels(compile_kernel, str(folder).encode())
@@ -88,15 +83,9 @@ def kernels(tmp_path_factory):
         path = folder / f"{dtype}{''.join(macros)}.so"
         if path.exists():
             return path
-        command = [
-            *("g++", *KERNEL_FLAGS, "-shared", *standard_headers(folder)),
-            *("-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-unused-parameter", "-Werror"),
-            f"-DIS_{dtype.upper() if dtype != 'float32' else 'FLOAT'}",
-            *(*macros, *["-DNORMALIZES"] * (rnn_mode in NORMALIZING)),
-            *(f"{ROOT}/tests/programs/steps_on_fake_device.cc", "-o", str(path)),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        options = [f"-DIS_{dtype.upper() if dtype != 'float32' else 'FLOAT'}", *macros]
+        options += ["-Werror", *["-DNORMALIZES"] * (rnn_mode in NORMALIZING)]
+        compile_for_fake_device("steps_on_fake_device", path, folder, *options)
         return path
 
     return path_of

@@ -24,6 +24,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #define __global__
@@ -376,7 +377,7 @@ template <typename Sums>
 void MultiplyWide(Sums& sums, int i, Word a0, Word a1, Word a2, Word a3,
                   const WideOperand& b) {
   const int g = Fake().me().lane / 4;
-  for (int n = 0; n < ROW_TILES; ++n) {
+  for (size_t n = 0; n < std::extent_v<Sums>; ++n) {
     MultiplyAdd(sums[n][i].sums, a0, a1, a2, a3, b.At(n * 8 + g, 0),
                 b.At(n * 8 + g, 1));
   }
