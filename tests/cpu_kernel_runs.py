@@ -13,20 +13,18 @@ import sys
 from typing import Any
 
 import numpy as np
+import predictor_runs
+import random_configs
+import tensorflow as tf
 
 from cudnn_rnn_tf import native
+from cudnn_rnn_tf.config import RnnConfig
 
 NUM_CASES = 60
 
 
 def print_digest(threads: int) -> dict[str, Any]:
-    import tensorflow as tf
-
     tf.config.threading.set_intra_op_parallelism_threads(threads)
-    import random_configs
-
-    from cudnn_rnn_tf.config import RnnConfig
-
     both = {"direction": "bidirectional"}
     # With 140 sequences there are four blocks, with 70 there are two. With a few sequences, threads
     # share the steps.
@@ -81,10 +79,6 @@ def print_digest(threads: int) -> dict[str, Any]:
 
 def large_cases() -> list[Any]:
     """Returns cases with several panels of units, blocks of depth, chunks or parts of steps."""
-    import random_configs
-
-    from cudnn_rnn_tf.config import RnnConfig
-
     both = {"direction": "bidirectional"}
     runs = [
         (3, 80, RnnConfig("lstm", 1, 300, 280, num_proj=270, **both), (80, 35, 1)),
@@ -127,8 +121,6 @@ def measure_accuracy_of(sets: list[str]) -> dict[str, dict[str, Any]]:
     Most of the time goes by in computing what is to be expected, which is done once, before the
     processes are forked. None of it uses an instruction set, which the first use fixes.
     """
-    import random_configs
-
     drawn = [
         (case, dtype, *random_configs.draw_smooth_data(case, dtype))
         for case in [*random_configs.random_cases(NUM_CASES, seed=777), *large_cases()]
@@ -150,8 +142,6 @@ def measure_accuracy_of(sets: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def measure_accuracy(drawn: list[tuple[Any, ...]]) -> dict[str, Any]:
-    import random_configs
-
     failures, num_comparisons = [], 0
     for case, dtype, data, expected in drawn:
         results = random_configs.run_ops(case, data)
@@ -163,8 +153,7 @@ def measure_accuracy(drawn: list[tuple[Any, ...]]) -> dict[str, Any]:
     for dtype in random_configs.TOLERANCE:
         for index in range(12):
             failures += random_configs.inexact_whole_numbers(index, dtype)
-    failures += predictor_differences()
-    failures += errors_of_few_sequences() + errors_of_few_steps()
+    failures += predictor_differences() + errors_of_few_rows()
     measured = {"isa": native.info()["cpu_isa"], "failures": failures}
     for function in ("sigmoid", "tanh"):
         measured[function] = measure_function(function)
@@ -173,11 +162,6 @@ def measure_accuracy(drawn: list[tuple[Any, ...]]) -> dict[str, Any]:
 
 def predictor_differences() -> list[str]:
     """Names bfloat16 networks whose predictor, which always packs for one sequence, differs."""
-    import predictor_runs
-    import random_configs
-
-    from cudnn_rnn_tf.config import RnnConfig
-
     different = []
     for num_units, batch_size in ((650, 8), (514, 6), (75, 70), (300, 3)):
         config = RnnConfig("lstm", 1, num_units, 40)
@@ -190,57 +174,38 @@ def predictor_differences() -> list[str]:
     return different
 
 
-def errors_of_few_sequences() -> list[str]:
-    """Names bfloat16 networks with few sequences whose outputs are not as exact as bfloat16 allows.
+def errors_of_few_rows() -> list[str]:
+    """Names bfloat16 networks of few sequences or steps that are not as exact as bfloat16 allows.
 
-    The steps of few sequences do not round the states that they multiply, except with AVX-512 BF16.
+    Training with few steps rounds no factors of products. The steps of few sequences do not round
+    the states that they multiply, except with AVX-512 BF16.
     """
-    import random_configs
-
-    from cudnn_rnn_tf.config import RnnConfig
-
-    if native.info()["cpu_isa"] == "avx512bf16":
-        return []
+    sizes = [(1, 1), (16, 1), (8, 2)]
+    if native.info()["cpu_isa"] != "avx512bf16":
+        sizes += [(1, 20), (3, 20), (4, 20)]
     inexact = []
-    for batch_size in (1, 3, 4):
-        for config in (RnnConfig("lstm", 1, 130, 40, num_proj=70), RnnConfig("gru", 1, 130, 40)):
-            case = random_configs.Case(batch_size, config, 20, batch_size, False, False, None)
-            data, expected = random_configs.draw_smooth_data(case, "bfloat16")
-            results = random_configs.run_ops(case, data)
-            beyond = random_configs.beyond_tolerance(case, results, expected, "bfloat16", False)
-            # Gradients of weights and inputs come from products that do round their factors.
-            inexact += [f"{case}: {name}" for name in beyond if not name.startswith("d_")]
-    return inexact
-
-
-def errors_of_few_steps() -> list[str]:
-    """Names bfloat16 networks whose training with few steps is not as exact as bfloat16 allows.
-
-    Outputs and gradients are exact because no factors of products are rounded.
-    """
-    import random_configs
-
-    from cudnn_rnn_tf.config import RnnConfig
-
-    inexact = []
-    for batch_size, max_time in ((1, 1), (16, 1), (8, 2)):
+    for batch_size, max_time in sizes:
         for config in (
             RnnConfig("lstm", 1, 130, 40, num_proj=70),
             RnnConfig("gru", 2, 130, 41, direction="bidirectional"),
         ):
-            case = random_configs.Case(batch_size, config, max_time, batch_size, True, True, None)
+            is_short = max_time < 20
+            case = random_configs.Case(
+                batch_size, config, max_time, batch_size, is_short, is_short, None
+            )
             data, expected = random_configs.draw_smooth_data(case, "bfloat16")
             results = random_configs.run_ops(case, data)
             beyond = random_configs.beyond_tolerance(case, results, expected, "bfloat16", False)
-            inexact += [f"{case}: {name}" for name in beyond]
+            # Over many steps, gradients of weights and inputs come from products that do round.
+            inexact += [
+                f"{case}: {name}" for name in beyond if is_short or not name.startswith("d_")
+            ]
     return inexact
 
 
 def measure_function(name: str) -> dict[str, Any]:
     """Compares with float64 for every 997th float32 of both signs, denormals included."""
-    from cudnn_rnn_tf.native import _native
-
-    function = getattr(_native, name)
+    function = getattr(native._native, name)
     magnitudes = np.arange(0, 0x7F800000, 997, dtype=np.uint32).view(np.float32)
     x = np.concatenate([magnitudes, -magnitudes])
     with np.errstate(over="ignore"):
