@@ -108,7 +108,7 @@ RnnStatus NameArchitecture(int architecture, bool is_imitated,
   const bool is_own = nearest == architecture && !is_imitated;
   // Only code for no other architecture may use Hopper's warpgroups.
   *name = (is_own ? "sm_" : "compute_") + std::to_string(nearest) +
-          (architecture == 90 ? "a" : "");
+          (nearest == 90 && architecture == 90 ? "a" : "");
   return {};
 }
 

@@ -174,6 +174,8 @@ std::string Compile(const Job& job) {
   const RnnStatus status = CompileCode(job.file, job.options, &code, &log);
   if (!status.ok()) return status.message;
   if (code.substr(1, 3) != "ELF") return "no machine code";
+  // So says the compiler where it waits for each of a warpgroup's products.
+  if (log.find("serialized") != std::string::npos) return log;
   const size_t report = log.find(" bytes spill stores");
   if (report == std::string::npos) return "no report of registers: " + log;
   const size_t number = log.rfind(' ', report - 1);

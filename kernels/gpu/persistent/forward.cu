@@ -32,6 +32,7 @@ constexpr int kCopy = kShape.operand_bytes(kPairs * SPLITS);
 constexpr int kSumsPitch = kShape.forward_sums_pitch();
 #if WARPGROUPS
 using Weights = WarpgroupWeights<kPairs, kTiles, 2>;
+static_assert(kTiles <= Weights::kAtOnce, "tiles are multiplied once");
 #else
 using Weights = WarpWeights<kPairs, kTiles>;
 #endif

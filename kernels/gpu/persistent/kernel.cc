@@ -43,6 +43,7 @@ std::string Describe(const KernelRequest& request, const Shape& shape,
          (shape.has_bands()
               ? "bands of " + std::to_string(shape.slices) + " blocks, "
               : "") +
+         (shape.has_warpgroups ? "warpgroups, " : "") +
          std::to_string(shape.rows()) + " sequences, architecture " +
          std::to_string(limits.architecture);
 }

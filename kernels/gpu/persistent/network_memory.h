@@ -104,8 +104,8 @@ struct Network::Workspace : Memory {
   void* blas = arena.Take<char>(kBlasBytes);
   void* ring = nullptr;
   std::optional<StepLoop::Memory> step_memory;
-  // Around the kernels: what the projections are folded into, and the first and
-  // last states of steps without them, or their gradients.
+  // Around the kernels: what the projections are folded into, and the first
+  // states of steps without them, or their gradients and those of the last.
   std::array<char*, kMaxDirs> folded = {};
   char* states = nullptr;
 
@@ -139,6 +139,9 @@ struct Network::ForwardWorkspace : Workspace {
   // h before its projection.
   std::array<float*, kMaxDirs> first_products = {};
   std::array<char*, kMaxDirs> unprojected = {};
+  // The last states of steps without projections. A block may store its part
+  // while another one reads the first states.
+  char* last_states = nullptr;
   // Operands in float16 and their powers; null if floats are multiplied.
   char *inputs = nullptr, *weights = nullptr;
   float *step_powers = nullptr, *weight_powers = nullptr;
@@ -158,6 +161,11 @@ struct Network::ForwardWorkspace : Workspace {
       first_products[d] =
           TakeSums(problem.batch_size * spec.num_gates() * spec.num_units);
       if (!problem.is_training) unprojected[d] = TakeSteps(spec.num_units);
+    }
+    if (network.folds()) {
+      last_states =
+          arena.Take<char>(problem.batch_size * spec.num_pseudo_layers() *
+                           spec.num_units * network.item_);
     }
     if (problem.is_training) return;
     if (has_lengths) {

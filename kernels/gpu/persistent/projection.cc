@@ -41,7 +41,8 @@ RnnStatus Network::ForwardProjected(const Handles& handles,
         handles.stream, arguments, d, workspace.first_products[d]));
     ForwardDirection& my = steps.direction[d];
     my.recurrent_weights = workspace.folded[d];
-    my.first_h = my.last_h = At(workspace.states, StateOffset(d, units));
+    my.first_h = At(workspace.states, StateOffset(d, units));
+    my.last_h = At(workspace.last_states, StateOffset(d, units));
     my.output = of.unprojected;
   }
   CRNN_RETURN_IF_ERROR(
