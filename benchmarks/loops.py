@@ -198,8 +198,12 @@ def _measure(system: str, name: str) -> dict[str, list[float]]:
 def measure(system: str, only: str) -> None:
     """Prints a line for each row that a system runs."""
     for name in filter(re.compile(only).search, ROWS):
-        line = {"row": name, "system": system, "ms": _measure(system, name)}
-        print(json.dumps(line), flush=True)
+        try:
+            line = {"row": name, "system": system, "ms": _measure(system, name)}
+        except Exception as error:  # The system cannot run it; the rest goes on.
+            print(name, system, error, file=sys.stderr, flush=True)
+        else:
+            print(json.dumps(line), flush=True)
 
 
 def _run_all(path: pathlib.Path, commit: str, only: str) -> None:
@@ -242,10 +246,10 @@ def page(path: pathlib.Path) -> str:
         "Milliseconds of a step of one LSTM layer in float32 with TF32: the median, and in"
         " parentheses the range, of seven samples. A training step ends with the gradients of"
         " inputs and weights. *Without* is this package's layer without what the row names, and"
-        " *price* its part of the time with it. Keras runs `RNN` of a cell of the user's, compiled"
-        " by XLA; PyTorch a loop in Python over `LSTMCell`, or over a cell with `LayerNorm`,"
-        " replayed as a CUDA graph; a dash stands where it could not be recorded. *times as fast*"
-        " compares with the faster of these two.",
+        " *price* is the time with it over the time without. Keras runs `RNN` of a cell of the"
+        " user's, compiled by XLA; PyTorch a loop in Python over `LSTMCell`, or over a cell with"
+        " `LayerNorm`, replayed as a CUDA graph; a dash stands where it could not be recorded."
+        " *times as fast* compares with the faster of these two.",
         *tables,
     ]
     return "\n\n".join(parts) + "\n"

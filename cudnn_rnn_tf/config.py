@@ -48,9 +48,9 @@ class RnnConfig:
         recurrent_activation: likewise, what the gates of an LSTM or GRU pass through.
         layer_norm_epsilon: of the modes with layer normalization, what is added to variances.
         zoneout: rate at which units of h stay what they were before a step, in [0, 1), without
-            projection and layer normalization. In inference, h is the mean of both by this rate.
+            projection and layer normalization. In inference, h is rate * old + (1 - rate) * new.
         cell_zoneout: likewise of an LSTM's c, without peepholes too. The new h is made of the c of
-            which nothing has stayed. Either is limited by `cell_clip` before.
+            which nothing has stayed. Both c are limited by `cell_clip` first.
 
     Raises:
         TypeError: if a number is of the wrong type.

@@ -203,10 +203,11 @@ class _Links:
         return found.pop() if len(found) == 1 else None
 
     def _lstm_behind(self, split: str, cell: dict[str, Any]) -> tuple[float, float] | None:
-        bias, states = 0.0, []
+        bias, states, passed = 0.0, [], set()
         for gate, activation in enumerate(_ACTIVATIONS):
             readers = list(self._behind(f"{split}:{gate}" if gate else split))
-            while len(readers) == 1 and readers[0].op in _SUMS:
+            while len(readers) == 1 and readers[0].op in _SUMS and readers[0].name not in passed:
+                passed.add(readers[0].name)
                 told = [each for each in map(self._scalar, readers[0].input) if each is not None]
                 if gate == 2 and told:
                     bias += told[0]
@@ -220,11 +221,33 @@ class _Links:
                 states = [each for product in products for each in self._behind(product.name)]
         if len(states) != 1 or (clip := self._bound_behind(states[0].name)) is None:
             return None
+        if self._is_changed(states[0], cell):
+            return None
         if projection := cell.get("projection/kernel"):
             outputs = self._behind(projection.node_name)
             if any(self._bound_behind(each.name) != 0 for each in outputs):
                 return None
         return bias, clip
+
+    def _is_changed(self, state: Any, cell: dict[str, Any]) -> bool:
+        """Returns whether a cell changes its new c, or its h, as zoneout does."""
+        low = [each for one in self._behind(state.name) for each in self._behind(one.name)]
+        for bounded in (state, *(each for each in low if each.op == "Maximum")):
+            for reader in self._behind(bounded.name):
+                sources = [self._source(name) for name in reader.input]
+                if reader.op == "Mul" and not (
+                    self._is_peephole(reader.name, cell)
+                    or any(source is not None and source.op == "Sigmoid" for source in sources)
+                ):
+                    return True
+                if reader.op != _ACTIVATIONS[1]:
+                    continue
+                for h in self._behind(reader.name):
+                    for each in self._behind(h.name):
+                        is_scaled = any(self._scalar(name) is not None for name in each.input)
+                        if each.op == "Mul" and is_scaled:
+                            return True
+        return False
 
     def _is_peephole(self, name: str, cell: dict[str, Any]) -> bool:
         node = self._source(name)
@@ -238,7 +261,7 @@ class _Links:
     def _bound_behind(self, name: str) -> float | None:
         """Returns the bound of what a node puts out; 0 if there is none, None if it is unclear."""
         readers = list(self._behind(name))
-        if not any(reader.op in ("Minimum", "Maximum") for reader in readers):
+        if not any(reader.op in ("Minimum", "Maximum", "ClipByValue") for reader in readers):
             return 0.0
         if [reader.op for reader in readers] == ["Minimum"]:
             bound, low = self._scalar(_input(readers[0], 1)), list(self._behind(readers[0].name))
@@ -314,11 +337,14 @@ class _Links:
 
     def _behind(self, name: str) -> Iterator[Any]:
         """Yields what reads an output, with nothing between that changes it."""
-        for reader in self._readers.get(name, []):
-            if reader.op in _PASSED_ON:
-                yield from self._behind(reader.name)
-            else:
-                yield reader
+        waiting, passed = [name], set()
+        while waiting:
+            for reader in self._readers.get(waiting.pop(), []):
+                if reader.op not in _PASSED_ON:
+                    yield reader
+                elif reader.name not in passed:
+                    passed.add(reader.name)
+                    waiting.append(reader.name)
 
     def network_of(self, node: Any) -> StoredNetwork | None:
         """Returns the network of one of TensorFlow's fused ops, whose buffer is a constant."""

@@ -164,7 +164,8 @@ def forward(
     """
     if is_training and config.draws_masks:
         raise ValueError(
-            "an ONNX model is for inference, but a layer with dropout is called with training=True"
+            "an ONNX model is for inference, but a layer with dropout or zoneout is called with "
+            "training=True"
         )
     dtype = inputs.dtype
     others = (config.num_proj, config.cell_clip, config.activation, config.recurrent_activation)

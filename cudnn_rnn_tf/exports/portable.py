@@ -92,8 +92,8 @@ def _forward(
 ) -> tuple[Any, ...]:
     if is_training and config.draws_masks:
         raise ValueError(
-            "a portable SavedModel is for inference, but a layer with dropout is called with "
-            "training=True in it"
+            "a portable SavedModel is for inference, but a layer with dropout or zoneout is "
+            "called with training=True in it"
         )
     return step_by_step.forward(config, *arguments, **options)
 

@@ -146,10 +146,8 @@ PlanCache::Made MakeGpuPlan(const RnnProblem& problem, int choice,
     return {{}, std::move(plan), is_provisional};
   }
   if (!problem.is_in_cudnn()) {
-    status.message +=
-        ". For " + problem.LackOfCudnn() +
-        ", a GPU has no other algorithm; use keras.layers, or run the op on "
-        "the CPU";
+    status.message += ". For " + problem.LackOfCudnn() +
+                      ", a GPU has no other algorithm; run the op on the CPU";
   }
   return Failure(status, is_provisional);
 }
