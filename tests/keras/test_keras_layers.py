@@ -174,7 +174,6 @@ def test_recurrent_dropout_is_keras_with_the_same_masks(seed, fused_calls):
     ]
     give_masks(*cells, inputs.shape[0])
     check_equal(received, run(stock, inputs, False, **arguments))
-    assert len(fused_calls) == 2, "the other call has shown the masks"
 
 
 @FUSES_RECURRENT_DROPOUT
