@@ -52,7 +52,7 @@ def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # What takes long comes first, so that workers end at the same time.
+    # Tests that take long come first, so that workers end at the same time.
     items.sort(key=lambda item: item.path.parent != pathlib.Path(__file__).parent)
     thorough = [item for item in items if item.get_closest_marker("thorough")]
     if thorough and not config.option.thorough:

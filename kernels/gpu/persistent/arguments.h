@@ -345,7 +345,7 @@ struct BackwardArguments {
 // units; P is the number of projected units, or H. Sums are floats or, in
 // float64, doubles.
 struct StepBuffers {
-  // Of a block that takes units of a sequence, all at the same time.
+  // A block that takes units of a sequence has so many threads at most.
   static constexpr int kMostThreadsOfUnits = 256;
   // With more threads, a block of norm_steps.cu would lack registers.
   static constexpr int kMostThreadsOfNorms = 512;
