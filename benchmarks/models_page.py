@@ -155,6 +155,7 @@ def page(path: pathlib.Path) -> str:
         (OF_SHARE if on_gpu else ON_CPU).strip(),
         f"Geometric means of *times as fast* over {len(core)} core models: {summary}.",
         f"Ran with: {'; '.join(dict.fromkeys(map(pages.listed, environments)))}.",
+        "Of equal measurements, the last one counts. Runs at different commits were apart in time.",
         "## Training",
         _times_table(times, chosen, True),
         "## Inference",
