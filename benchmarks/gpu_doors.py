@@ -1,15 +1,7 @@
 """Times the drop-ins and accelerated models, beside Keras and this package's own layers.
 
-On the GPU machine, in the root of the repository:
-
-    python -m benchmarks.gpu_doors --output=FILE.jsonl --commit=HASH [--rows=REGEX]
-
-adds a line for each row to the file. Anywhere,
-
-    python -m benchmarks.gpu_doors --report --output=FILE.jsonl
-
-writes the page benchmarks/results/gpu_doors.md and its plot. With `--device=cpu`, other rows run on
-a CPU, and the page is benchmarks/results/cpu_doors.md.
+benchmarks/command.py says how to run it; `--only` names rows. With `--device=cpu`, a CPU runs other
+rows.
 
 A step runs recurrent layers on inputs and a mask that lie in the device's memory, in one
 `tf.function`; a training step also computes the gradients of inputs and weights and adds them to
@@ -18,6 +10,7 @@ device is waited for. The systems and masks of a row take turns, a sample each; 
 samples counts. All systems run in one process.
 """
 
+import argparse
 import gc
 import itertools
 import json
@@ -28,18 +21,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from absl import app, flags
 
-from benchmarks import pages, tensorflow_steps
+from benchmarks import command, machine, pages, tensorflow_steps
 from benchmarks.rows import DRAWS, Row
 from benchmarks.systems import keras_layers, layer_of
 from benchmarks.timing import StepFunction, sample_in_turns
-
-_OUTPUT = flags.DEFINE_string("output", None, "The file of results.", required=True)
-_COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
-_FILTER = flags.DEFINE_string("rows", "", "A regular expression: the rows to time.")
-_REPORT = flags.DEFINE_bool("report", False, "Write the page.")
-_DEVICE = flags.DEFINE_enum("device", "gpu", ["gpu", "cpu"], "Where the layers run.")
 
 MASKS = ("none", "behind", "in front", "holes")
 DOORS = ("drop-in", "accelerated")
@@ -135,12 +121,7 @@ def systems(row: Row) -> Iterator[tuple[str, dict[str, list[Any]]]]:
     yield "CudnnLSTM", dict.fromkeys(MASKS, [layer])
 
 
-def is_compiled(name: str, kind: str) -> bool:
-    """Whether XLA compiles a step: of Keras's layers that cuDNN does not run, which gain by it."""
-    return name == "keras" and _DEVICE.value == "gpu" and kind in MASKS[2:]
-
-
-def step_of(row: Row, layers: list[Any], kind: str, jit_compile: bool) -> StepFunction:
+def step_of(row: Row, layers: list[Any], kind: str, device: str, jit_compile: bool) -> StepFunction:
     import tensorflow as tf
 
     def call(inputs, mask, training):
@@ -150,7 +131,7 @@ def step_of(row: Row, layers: list[Any], kind: str, jit_compile: bool) -> StepFu
 
     masks = [None] * DRAWS
     if kind != "none":
-        with tf.device(f"{_DEVICE.value}:0"):
+        with tf.device(f"{device}:0"):
             masks = [tf.identity(tf.constant(mask)) for mask in draw_masks(row, kind)]
     return tensorflow_steps.step_of(
         row,
@@ -161,34 +142,31 @@ def step_of(row: Row, layers: list[Any], kind: str, jit_compile: bool) -> StepFu
     )
 
 
-def measure(output: pathlib.Path, rows: list[Row]) -> None:
+def measure(options: argparse.Namespace) -> None:
     import tensorflow as tf
 
-    of_gpu = _DEVICE.value == "gpu"
-    kinds = MASKS_ON[_DEVICE.value]
+    of_gpu = options.device == "gpu"
     wait, fewest = (tf.test.experimental.sync_devices, DRAWS) if of_gpu else (lambda: None, 2)
-    about = tensorflow_steps.describe(_DEVICE.value, _COMMIT.value)
-    for row in rows:
+    about = machine.environment(options.commit, "TensorFlow", "Keras", on_cpu=not of_gpu)
+    for row in ROWS if of_gpu else CPU_ROWS:
+        if not re.search(options.only, str(row)):
+            continue
         tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
         steps = {}
         for name, layers in systems(row):
             # Without cuDNN, Keras's layers take as long whichever steps are masked.
-            for kind in MASKS[:3] if name == "keras" else kinds:
-                compiled = is_compiled(name, kind)
+            for kind in MASKS[:3] if name == "keras" else MASKS_ON[options.device]:
+                # XLA compiles Keras's layers that cuDNN does not run, which gain by it.
+                compiled = name == "keras" and of_gpu and kind in MASKS[2:]
                 title = f"{name}{' compiled' * compiled}, {kind}"
-                steps[title] = step_of(row, layers[kind], kind, compiled)
+                steps[title] = step_of(row, layers[kind], kind, options.device, compiled)
         samples = sample_in_turns(steps, wait, fewest)
-        write(output, {"row": str(row), "about": about, "ms": samples})
+        with options.output.open("a") as file:
+            print(json.dumps({"row": str(row), "about": about, "ms": samples}), file=file)
         medians = {name: statistics.median(times) for name, times in samples.items()}
         print(row, {name: round(ms, 3) for name, ms in medians.items()}, flush=True)
         del steps
         gc.collect()
-
-
-def write(output: pathlib.Path, result: dict[str, Any]) -> None:
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with output.open("a") as file:
-        file.write(json.dumps(result) + "\n")
 
 
 MASKED = (
@@ -304,16 +282,11 @@ def plot(path: pathlib.Path, picture: pathlib.Path) -> None:
     pages.plot_ratios(picture, "times as fast as Keras, with one changed import", rows, series)
 
 
-def main(_: list[str]) -> None:
-    output = pathlib.Path(_OUTPUT.value)
-    if _REPORT.value:
-        written = pages.RESULTS / f"{_DEVICE.value}_doors.md"
-        written.write_text(page(output))
-        plot(output, written.with_suffix(".svg"))
-    else:
-        rows = ROWS if _DEVICE.value == "gpu" else CPU_ROWS
-        measure(output, [row for row in rows if re.search(_FILTER.value, str(row))])
-
-
 if __name__ == "__main__":
-    app.run(main)
+    command.run(
+        __doc__,
+        measure,
+        page,
+        plot,
+        device={"choices": ["gpu", "cpu"], "default": "gpu", "help": "What runs them."},
+    )

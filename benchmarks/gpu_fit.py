@@ -1,14 +1,7 @@
 """Times `model.fit` on a GPU, of a model of recurrent layers behind an embedding with a mask.
 
-On the GPU machine, in the root of the repository:
-
-    python -m benchmarks.gpu_fit --output=FILE.jsonl --commit=HASH [--policies=REGEX]
-
-adds a line for each measurement, which has a process of its own, to the file. Anywhere,
-
-    python -m benchmarks.gpu_fit --output=benchmarks/results/gpu_fit.jsonl --report
-
-writes the page beside it; of equal measurements, the last one counts.
+benchmarks/command.py says how to run it; `--only` names policies. Each measurement has a process of
+its own, and of equal measurements, the last one counts.
 """
 
 import argparse
@@ -16,13 +9,11 @@ import json
 import pathlib
 import re
 import statistics
-import subprocess
-import sys
 import textwrap
 import time
 from typing import Any
 
-from benchmarks import gpu_environment, pages, systems
+from benchmarks import command, pages
 
 # Each is this package's layers, its drop-ins, an accelerated model, Keras's layers, or no recurrent
 # layers at all.
@@ -102,23 +93,19 @@ def fit(system: str, policy: str) -> list[float]:
     return milliseconds
 
 
-def _measure(path: pathlib.Path, commit: str, policies: str) -> None:
-    environment = {**gpu_environment.environment(commit), **systems.TENSORFLOW.versions()}
-    with path.open("a") as file:
-        print(json.dumps({"environment": environment}), file=file, flush=True)
-        for policy in POLICIES:
-            for system in SYSTEMS if re.search(policies, policy) else ():
-                if system == "Keras" and re.search(f"bfloat16|{COMPILED}", policy):
-                    continue  # Its cuDNN op has no kernel for bfloat16, and XLA cannot compile it.
-                program = (
-                    f"from benchmarks import gpu_fit; print(gpu_fit.fit({system!r}, {policy!r}))"
-                )
-                command = [sys.executable, "-c", program]
-                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-                milliseconds = json.loads(done.stdout.splitlines()[-1])
-                line = {"system": system, "policy": policy, "ms": milliseconds}
-                print(json.dumps(line), file=file, flush=True)
-                print(line, flush=True)
+def measure(system: str, policy: str) -> None:
+    print(json.dumps({"system": system, "policy": policy, "ms": fit(system, policy)}))
+
+
+def _run_all(options: argparse.Namespace) -> None:
+    calls = [
+        (system, policy)
+        for policy in filter(re.compile(options.only).search, POLICIES)
+        for system in SYSTEMS
+        # Keras's cuDNN op has no kernel for bfloat16, and XLA cannot compile it.
+        if system != "Keras" or not re.search(f"bfloat16|{COMPILED}", policy)
+    ]
+    command.measure_each("gpu_fit", calls, options, "TensorFlow", "Keras")
 
 
 def page(path: pathlib.Path) -> str:
@@ -167,18 +154,5 @@ def page(path: pathlib.Path) -> str:
     return "\n\n".join(wrapped) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", type=pathlib.Path, required=True, help="File of the results.")
-    parser.add_argument("--commit", default="unknown", help="The commit that is run.")
-    parser.add_argument("--policies", default="", help="A regular expression: which to measure.")
-    parser.add_argument("--report", action="store_true", help="Write the page.")
-    options = parser.parse_args()
-    if options.report:
-        options.output.with_suffix(".md").write_text(page(options.output))
-    else:
-        _measure(options.output, options.commit, options.policies)
-
-
 if __name__ == "__main__":
-    main()
+    command.run(__doc__, _run_all, page)

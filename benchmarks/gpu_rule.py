@@ -1,17 +1,8 @@
 """Times the algorithms that a GPU has for random networks, beside the one that the rule takes.
 
-On the GPU machine, in the root of the repository:
-
-    python -m benchmarks.gpu_rule --compile
-    python -m benchmarks.gpu_rule --output=FILE.jsonl --commit=HASH
-
-The first command runs every network once, in many processes at a time, so that the kernels are
-compiled and kept in the folder that CUDNN_RNN_TF_KERNEL_CACHE names. The second one adds a line for
-each network to the file, and times networks on each visible GPU. Anywhere, from this file:
-
-    python -m benchmarks.gpu_rule --output=benchmarks/results/gpu_rule.jsonl --report
-
-writes the page beside it.
+benchmarks/command.py says how to run it, on each visible GPU. With `--compile`, each network runs
+once, in many processes at a time, so that its kernels are compiled and kept in the folder that
+CUDNN_RNN_TF_KERNEL_CACHE names.
 
 The networks are random, and follow from `--seed` and `--count` alone: LSTM, GRU, tanh and ReLU
 networks of one to three layers and one or both directions, of 16 to 2560 units and 1 to 2048
@@ -36,7 +27,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import gpu_environment, pages, systems, timing
+from benchmarks import command, machine, pages, systems, timing
 from benchmarks.model_list import flops_of
 from benchmarks.rows import DRAWS, Row, draw_lengths
 
@@ -172,20 +163,17 @@ def measure(row: Row, has_lengths: bool, only_compile: bool = False) -> dict[str
     return line
 
 
-def _measure_part(options: argparse.Namespace, path: pathlib.Path | None) -> None:
-    """Times a part of the networks, or only compiles their kernels if there is no path."""
-    import tensorflow as tf
-
+def _measure_part(options: argparse.Namespace) -> None:
+    """Times a part of the networks, or only compiles their kernels."""
     chosen = networks(options.seed, options.count)[options.part :: options.parts]
-    if path is None:
+    if options.compile:
         for row, has_lengths in chosen:
             line = measure(row, has_lengths, only_compile=True)
             print(f"{row}: compiled; {line['refused']}", flush=True)
             gc.collect()
         return
-    environment = gpu_environment.environment(options.commit)
-    environment |= {"TensorFlow": tf.__version__, "seed": str(options.seed)}
-    with path.open("a") as file:
+    environment = machine.environment(options.commit, "TensorFlow") | {"seed": str(options.seed)}
+    with options.output.open("a") as file:
         print(json.dumps({"environment": environment}), file=file, flush=True)
         for row, has_lengths in chosen:
             print(json.dumps(measure(row, has_lengths)), file=file, flush=True)
@@ -194,14 +182,14 @@ def _measure_part(options: argparse.Namespace, path: pathlib.Path | None) -> Non
 
 def _start_parts(options: argparse.Namespace) -> None:
     """Starts a process for each GPU, or many that share the GPUs to compile."""
-    gpus = gpu_environment.visible_gpus()
+    gpus = machine.visible_gpus()
     count = min(len(os.sched_getaffinity(0)), 12 * len(gpus)) if options.compile else len(gpus)
     print(f"seed {options.seed}, {options.count} networks, {count} processes", flush=True)
     processes = []
     for part in range(count):
         command = [*(sys.executable, "-m", "benchmarks.gpu_rule"), *sys.argv[1:]]
         command += [f"--part={part}", f"--parts={count}"]
-        environment = gpu_environment.variables_of(gpus[part % len(gpus)])
+        environment = machine.variables_of(gpus[part % len(gpus)])
         processes.append(subprocess.Popen(command, env=environment))
     codes = [process.wait() for process in processes]
     if any(codes):
@@ -275,27 +263,18 @@ def page(path: pathlib.Path) -> str:
     return "\n\n".join(text) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", help="The file of results, a line each.")
-    parser.add_argument("--commit", default="unknown", help="The commit that is run.")
-    parser.add_argument("--compile", action="store_true", help="Only run each network once.")
-    parser.add_argument("--report", action="store_true", help="Write the page.")
-    parser.add_argument("--seed", type=int, default=2026, help="Of the networks.")
-    parser.add_argument("--count", type=int, default=200, help="Of the networks.")
-    parser.add_argument("--part", type=int, help="Which part to run, in this process.")
-    parser.add_argument("--parts", type=int, default=1, help="Of how many.")
-    options = parser.parse_args()
-    path = pathlib.Path(options.output) if options.output else None
-    if path is None and not options.compile:
-        parser.error("--output is needed")
-    if options.report:
-        path.with_suffix(".md").write_text(page(path))
-    elif options.part is None:
-        _start_parts(options)
-    else:
-        _measure_part(options, None if options.compile else path)
+def _run(options: argparse.Namespace) -> None:
+    (_start_parts if options.part is None else _measure_part)(options)
 
 
 if __name__ == "__main__":
-    main()
+    command.run(
+        __doc__,
+        _run,
+        page,
+        compile={"action": "store_true", "help": "Only run each network once."},
+        seed={"type": int, "default": 2026, "help": "Of the networks."},
+        count={"type": int, "default": 200, "help": "Of the networks."},
+        part={"type": int, "help": "Which part to run, in this process."},
+        parts={"type": int, "default": 1, "help": "Of how many."},
+    )

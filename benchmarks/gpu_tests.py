@@ -1,15 +1,8 @@
 """Runs the GPU tests, and small networks under compute-sanitizer, and writes what was seen.
 
-On the GPU machine, in the root of the repository:
-
-    python -m benchmarks.gpu_tests --output=FILE.jsonl --commit=HASH [--parts=tests,cudnn,…]
-
-adds a line for each part to the file. `tests` runs what needs a GPU; the others are kernels that
-run under NVIDIA's compute-sanitizer. Anywhere, from this file,
-
-    python -m benchmarks.gpu_tests --output=benchmarks/results/gpu_tests.jsonl --report
-
-writes the page beside it, which has the last line of each part and kind of GPU.
+benchmarks/command.py says how to run it; `--only` names parts. `tests` runs what needs a GPU; the
+others are kernels that run under NVIDIA's compute-sanitizer. The page has the last line of each
+part and kind of GPU.
 """
 
 import argparse
@@ -26,7 +19,7 @@ import xml.etree.ElementTree
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import gpu_environment, pages
+from benchmarks import command, machine, pages
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FAILED = {"failure", "error"}
@@ -224,20 +217,9 @@ def page(path: pathlib.Path) -> str:
     return "\n\n".join([*parts, "Written by `python -m benchmarks.gpu_tests --report`."]) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", type=pathlib.Path, required=True, help="File of the results.")
-    parser.add_argument("--commit", default="unknown", help="The commit that is run.")
-    parser.add_argument("--parts", default="tests,cudnn,persistent", help="What to run.")
-    parser.add_argument("--pattern", default="test_gpu*.py", help="The files of the tests.")
-    parser.add_argument("--seconds", type=int, default=300, help="A run may take so long.")
-    parser.add_argument("--report", action="store_true", help="Write the page.")
-    options = parser.parse_args()
-    if options.report:
-        options.output.with_suffix(".md").write_text(page(options.output))
-        return
-    environment = {**gpu_environment.environment(options.commit), **_versions()}
-    for part in options.parts.split(","):
+def _measure(options: argparse.Namespace) -> None:
+    environment = {**machine.environment(options.commit), **_versions()}
+    for part in filter(re.compile(options.only).search, ABOUT):
         line: dict[str, Any] = {"part": part, "environment": environment}
         if part == "tests":
             line["rows"], line["notes"] = _test(options.pattern, options.seconds)
@@ -249,4 +231,10 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command.run(
+        __doc__,
+        _measure,
+        page,
+        pattern={"default": "test_gpu*.py", "help": "The files of the tests."},
+        seconds={"type": int, "default": 300, "help": "A run may take so long."},
+    )

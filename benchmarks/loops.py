@@ -1,15 +1,7 @@
 """Times what other libraries run as a loop over time steps, beside such loops.
 
-On the GPU machine, in the root of the repository:
-
-    python -m benchmarks.loops --output=FILE.jsonl --commit=HASH [--only=REGEX]
-
-adds a line for each measurement to the file. Anywhere, from this file,
-
-    python -m benchmarks.loops --output=benchmarks/results/loops.jsonl --report
-
-writes the page beside it; of equal measurements, the last one counts. Each system has a process of
-its own.
+benchmarks/command.py says how to run it; `--only` names rows. Of equal measurements, the last
+one counts. Each system has a process of its own.
 """
 
 import argparse
@@ -17,14 +9,13 @@ import json
 import pathlib
 import re
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from benchmarks import gpu_environment, pages, systems, tensorflow_steps, timing
+from benchmarks import command, pages, systems, tensorflow_steps, timing
 from benchmarks.rows import DRAWS, Row
 
 RESETS, CELLS, NORM = "resets", "cell states of all steps", "layer normalization"
@@ -206,13 +197,9 @@ def measure(system: str, only: str) -> None:
             print(json.dumps(line), flush=True)
 
 
-def _run_all(path: pathlib.Path, commit: str, only: str) -> None:
-    with path.open("a") as file:
-        print(json.dumps({"environment": gpu_environment.environment(commit)}), file=file)
-        file.flush()
-        for system in SYSTEMS:
-            program = f"from benchmarks import loops; loops.measure({system!r}, {only!r})"
-            subprocess.run([sys.executable, "-c", program], check=True, stdout=file)
+def _run_all(options: argparse.Namespace) -> None:
+    calls = [(system, options.only) for system in SYSTEMS]
+    command.measure_each("loops", calls, options, "TensorFlow", "Keras", "PyTorch")
 
 
 def page(path: pathlib.Path) -> str:
@@ -255,18 +242,5 @@ def page(path: pathlib.Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", type=pathlib.Path, required=True, help="The file of results.")
-    parser.add_argument("--commit", default="unknown", help="The commit that is run.")
-    parser.add_argument("--only", default="", help="A regular expression: the rows to measure.")
-    parser.add_argument("--report", action="store_true", help="Write the page.")
-    options = parser.parse_args()
-    if options.report:
-        options.output.with_suffix(".md").write_text(page(options.output))
-    else:
-        _run_all(options.output, options.commit, options.only)
-
-
 if __name__ == "__main__":
-    main()
+    command.run(__doc__, _run_all, page)

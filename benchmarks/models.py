@@ -1,18 +1,9 @@
 """Times the recurrent part of models that people train, beside PyTorch and Keras.
 
-On the GPU machine, in the root of the repository:
-
-    python -m benchmarks.models --output=FILE.jsonl --commit=HASH
-
-adds a line for each measurement to the file: for the models of models.json that are marked as core
-ones, in some minutes. `--all` times every model, `--only=NAME,…` the named ones, and
-`--system=SYSTEM,…` leaves the other systems out. Each GPU that is visible takes one model after the
-other. With `--device=cpu`, a CPU runs them, in float32, with at most 8 sequences of 100 steps.
-Anywhere, from this file:
-
-    python -m benchmarks.models --output=benchmarks/results/models.jsonl --report
-
-writes the page beside it, and its plot.
+benchmarks/command.py says how to run it: the models of models.json that are marked as core ones, in
+some minutes. `--all` times every model, `--only=NAME,…` the named ones, and `--system=SYSTEM,…`
+leaves the other systems out. Each GPU that is visible takes one model after the other. With
+`--device=cpu`, a CPU runs them, in float32, with at most 8 sequences of 100 steps.
 
 A model's recurrent layers alone are timed: a training step (a forward and a backward pass, from a
 given gradient of the outputs to those of inputs and weights, which are added to variables) and an
@@ -45,7 +36,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import cpu_environment, gpu_environment, models_page, systems, timing
+from benchmarks import command, machine, models_page, systems, timing
 from benchmarks.model_list import Model, models
 from benchmarks.models_page import SYSTEMS
 from benchmarks.rows import DRAWS, draw_lengths
@@ -106,12 +97,11 @@ def measure(model: Model, system: str) -> Iterator[dict[str, Any]]:
         gc.collect()
 
 
-def _work(system: str, commit: str, on_cpu: bool) -> None:
+def work(system: str, commit: str, on_cpu: bool) -> None:
     """Writes to stdout what is measured of the models that stdin names, and a line after each."""
     timing.SAMPLE_SECONDS = SAMPLE_SECONDS
     versions = systems.FRAMEWORKS[system].versions()  # This imports the framework.
-    about = (cpu_environment if on_cpu else gpu_environment).environment(commit)
-    environment = {**about, **versions}
+    environment = {**machine.environment(commit, on_cpu=on_cpu), **versions}
     print(json.dumps({"system": system, "environment": environment}), flush=True)
     by_name = {model.name: model for model in models()}
     for name in map(str.strip, sys.stdin):
@@ -144,9 +134,9 @@ class Worker:
 
     def __init__(self, system: str, gpu: str, commit: str):
         self._system = system
-        self._command = [*(sys.executable, "-m", "benchmarks.models"), f"--worker={system}"]
-        self._command += [f"--commit={commit}", f"--device={'cpu' if gpu == CPU else 'gpu'}"]
-        self._variables = gpu_environment.variables_of(gpu)
+        program = f"from benchmarks import models; models.work{system, commit, gpu == CPU}"
+        self._command = [sys.executable, "-c", program]
+        self._variables = machine.variables_of(gpu)
         self._start()
 
     def _start(self) -> None:
@@ -202,17 +192,22 @@ def _run_on(
         worker.close()
 
 
-def _measure(
-    chosen: list[Model], chosen_systems: list[str], output: str, commit: str, on_cpu: bool
-) -> None:
-    results = Results(pathlib.Path(output))
+def _run_all(options: argparse.Namespace) -> None:
+    named = set(filter(None, options.only.split(",")))
+    chosen_systems = options.system.split(",")
+    unknown = named - {model.name for model in models()} | set(chosen_systems) - set(SYSTEMS)
+    if unknown:
+        sys.exit(f"unknown models or systems: {', '.join(sorted(unknown))}")
+    results = Results(options.output)
     waiting: queue.SimpleQueue[Model] = queue.SimpleQueue()
-    for model in chosen:
-        waiting.put(model)
-
+    for model in models():
+        if model.name in named if named else model.core or options.all:
+            waiting.put(model)
     threads = [
-        threading.Thread(target=_run_on, args=(gpu, waiting, chosen_systems, results, commit))
-        for gpu in ([CPU] if on_cpu else gpu_environment.visible_gpus())
+        threading.Thread(
+            target=_run_on, args=(gpu, waiting, chosen_systems, results, options.commit)
+        )
+        for gpu in ([CPU] if options.device == "cpu" else machine.visible_gpus())
     ]
     for thread in threads:
         thread.start()
@@ -220,36 +215,13 @@ def _measure(
         thread.join()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", help="The file of results, a line each.")
-    parser.add_argument("--commit", default="unknown", help="The commit that is run.")
-    parser.add_argument("--only", default="", help="Names of models, separated by commas.")
-    parser.add_argument("--system", default=",".join(SYSTEMS), help="What to time, likewise.")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--core", action="store_true", help="The core models (the default).")
-    which.add_argument("--all", action="store_true", help="All models.")
-    parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu", help="What runs them.")
-    parser.add_argument("--report", action="store_true", help="Write the page and its plot.")
-    parser.add_argument("--worker", choices=list(SYSTEMS), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.report:
-        models_page.write(pathlib.Path(options.output))
-        return
-    named = set(filter(None, options.only.split(",")))
-    chosen_systems = options.system.split(",")
-    unknown = named - {model.name for model in models()} | set(chosen_systems) - set(SYSTEMS)
-    if unknown:
-        parser.error(f"unknown models or systems: {', '.join(sorted(unknown))}")
-    chosen = [
-        model for model in models() if (model.name in named if named else model.core or options.all)
-    ]
-    on_cpu = options.device == "cpu"
-    if options.worker:
-        _work(options.worker, options.commit, on_cpu)
-    else:
-        _measure(chosen, chosen_systems, options.output, options.commit, on_cpu)
-
-
 if __name__ == "__main__":
-    main()
+    command.run(
+        __doc__,
+        _run_all,
+        models_page.page,
+        models_page.plot,
+        system={"default": ",".join(SYSTEMS), "help": "What to time, separated by commas."},
+        all={"action": "store_true", "help": "All models, not only the core ones."},
+        device={"choices": ["gpu", "cpu"], "default": "gpu", "help": "What runs them."},
+    )

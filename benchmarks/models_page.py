@@ -180,15 +180,14 @@ def page(path: pathlib.Path) -> str:
     return "\n\n".join([*parts, f"Written by `{command}`."]) + "\n"
 
 
-def write(path: pathlib.Path) -> None:
-    """Writes the page beside a file of results, and the plot of its core models."""
-    path.with_suffix(".md").write_text(page(path))
+def plot(path: pathlib.Path, picture: pathlib.Path) -> None:
+    """Draws the core models of a file of results."""
     times, environments, _ = read(path)
     chosen = [model for model in models() if model.core and ratio(times, model, True)]
     chosen = _order(times, chosen)[::-1]
     device = environments[-1].get("GPU", "a CPU").partition(",")[0].replace("NVIDIA", "an")
     pages.plot_ratios(
-        path.with_suffix(".svg"),
+        picture,
         f"Times as fast as the faster of PyTorch and Keras, on {device}",
         [model.title for model in chosen],
         {

@@ -1,43 +1,27 @@
 """Measures how training on several GPUs of a machine grows with their number.
 
-On a machine of two GPUs, in the root of the repository:
-
-    python -m benchmarks.several_gpus --output=FILE.jsonl --commit=HASH [--only=REGEX]
-
-adds a line for each measurement to the file. Anywhere, from this file,
-
-    python -m benchmarks.several_gpus --output=FILE.jsonl --report
-
-writes the page beside it. All systems train the model of examples/several_gpus.py on the same text:
-the loop of that example, `fit` under `MirroredStrategy`, and PyTorch's `DistributedDataParallel`.
-Every measurement has a process of its own.
+benchmarks/command.py says how to run it, on a machine of two GPUs; `--only` names measurements.
+All systems train the model of examples/several_gpus.py on the same text: the loop of that example,
+`fit` under `MirroredStrategy`, and PyTorch's `DistributedDataParallel`.
 """
 
+import argparse
 import json
 import os
 import pathlib
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
-from absl import app, flags
-
-from benchmarks import gpu_environment, pages
-
-_OUTPUT = flags.DEFINE_string("output", None, "File of the results, a line each.", required=True)
-_COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
-_ONLY = flags.DEFINE_string("only", "", "A regular expression: the measurements to make.")
-_REPORT = flags.DEFINE_bool("report", False, "Write the page instead of measuring.")
-_CHILD = flags.DEFINE_string("child", None, "A measurement, for itself.")
-_TEXT = flags.DEFINE_string("text", None, "The file of the text's lines, for a measurement.")
+from benchmarks import command, pages
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WINDOWS, STEPS = 5, 96
+TEXT = pathlib.Path(tempfile.gettempdir(), "several_gpus.npy")  # The text's lines.
 LOOP, GRAPH = "the example's loop", "the same without XLA"
 FIT, DROP_IN = "`fit`, `CudnnLSTM`", "`fit`, drop-in `LSTM`"
 TORCH = "PyTorch's `DistributedDataParallel`"
@@ -62,52 +46,56 @@ def _windows(run: Callable[[], None]) -> list[float]:
 
 
 def _example() -> Any:
+    from absl import flags
+
     sys.path.insert(0, str(ROOT / "examples"))
     import several_gpus
 
+    flags.FLAGS.mark_as_parsed()
     return several_gpus
 
 
-def _save_text(path: str) -> None:
+def _text() -> Any:
+    """Returns the lines of the example's text, which the first measurement keeps for the others."""
     import numpy as np
 
-    lines, _ = _example().read_lines()
-    np.save(path, lines)
+    if not TEXT.exists():
+        np.save(TEXT, _example().read_lines()[0])
+    return np.load(TEXT)
 
 
-def _loop(kind: str, gpus: int, lines: int) -> dict[str, Any]:
+def _loop(kind: str, gpus: int, lines: int) -> list[float]:
     """Runs the example's loop."""
     example = _example()
     import numpy as np
 
-    flags.FLAGS.replicas, flags.FLAGS.batch_size = gpus, lines
-    flags.FLAGS.jit_compile = kind != GRAPH
-    text = np.load(_TEXT.value)
+    example.FLAGS.replicas, example.FLAGS.batch_size = gpus, lines
+    example.FLAGS.jit_compile = kind != GRAPH
+    text = _text()
     devices = example.replica_devices()
     replicas = [example.Replica(int(text.max()) + 1, device, gpus) for device in devices]
     data = [iter(example.batches(text, index, 0)) for index in range(gpus)]
     steps = example.steps_of(replicas)
 
     def run() -> None:
-        losses = [steps(*data) for _ in range(STEPS // flags.FLAGS.steps_per_call)]
+        losses = [steps(*data) for _ in range(STEPS // example.FLAGS.steps_per_call)]
         for of_call in losses:
             np.mean([loss.numpy() for loss in of_call])
 
-    return {"ms": _windows(run)}
+    return _windows(run)
 
 
-def _fit(kind: str, gpus: int, lines: int) -> dict[str, Any]:
+def _fit(kind: str, gpus: int, lines: int) -> list[float]:
     """Trains by Keras's `fit` under `MirroredStrategy`."""
     example = _example()
     import keras
-    import numpy as np
     import tensorflow as tf
 
     import cudnn_rnn_tf as crnn
 
-    text = np.load(_TEXT.value)
+    text = _text()
     vocabulary = int(text.max()) + 1
-    flags.FLAGS.batch_size = gpus * lines
+    example.FLAGS.batch_size = gpus * lines
     devices = [f"GPU:{index}" for index in range(gpus)]
     data = example.batches(text, 0, 0).map(lambda ids: (ids[:, :-1], ids[:, 1:])).prefetch(8)
     with tf.distribute.MirroredStrategy(devices).scope():
@@ -125,12 +113,11 @@ def _fit(kind: str, gpus: int, lines: int) -> dict[str, Any]:
             )
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(0.5), loss)
-    return {"ms": _windows(lambda: model.fit(data, steps_per_epoch=STEPS, verbose=0))}
+    return _windows(lambda: model.fit(data, steps_per_epoch=STEPS, verbose=0))
 
 
-def _torch_replica(rank: int, gpus: int, lines: int, text_file: str, folder: str) -> None:
+def _torch_replica(rank: int, gpus: int, lines: int, folder: str) -> None:
     """Trains a replica, and writes its times if it is the first."""
-    import numpy as np
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
@@ -138,7 +125,7 @@ def _torch_replica(rank: int, gpus: int, lines: int, text_file: str, folder: str
     if gpus > 1:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
         torch.distributed.init_process_group("nccl", rank=rank, world_size=gpus)
-    text = torch.tensor(np.load(text_file)).cuda()
+    text = torch.tensor(_text()).cuda()
     vocabulary = int(text.max()) + 1
 
     class Model(torch.nn.Module):
@@ -175,46 +162,27 @@ def _torch_replica(rank: int, gpus: int, lines: int, text_file: str, folder: str
         torch.distributed.destroy_process_group()
 
 
-def _torch(gpus: int, lines: int) -> dict[str, Any]:
+def _torch(gpus: int, lines: int) -> list[float]:
     import torch
 
+    _text()
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(
-            _torch_replica, (gpus, lines, _TEXT.value, folder), nprocs=gpus, join=True
-        )
-        return {"ms": json.loads(pathlib.Path(folder, "ms.json").read_text())}
+        torch.multiprocessing.spawn(_torch_replica, (gpus, lines, folder), nprocs=gpus)
+        return json.loads(pathlib.Path(folder, "ms.json").read_text())
 
 
-def _measure(kind: str, gpus: int, lines: int) -> dict[str, Any]:
+def measure(kind: str, gpus: int, lines: int) -> None:
     if kind == TORCH:
-        return _torch(gpus, lines)
-    return (_fit if kind in (FIT, DROP_IN) else _loop)(kind, gpus, lines)
+        ms = _torch(gpus, lines)
+    else:
+        ms = (_fit if kind in (FIT, DROP_IN) else _loop)(kind, gpus, lines)
+    print(json.dumps({"kind": kind, "gpus": gpus, "lines": lines, "ms": ms}))
 
 
-def _run_all(output: pathlib.Path) -> None:
-    with tempfile.TemporaryDirectory() as folder, output.open("a") as file:
-        text = f"{folder}/text.npy"
-        command = [sys.executable, "-m", "benchmarks.several_gpus", "--output=-", f"--text={text}"]
-        subprocess.run([*command, "--child=text"], cwd=ROOT, check=True)
-        print(json.dumps({"environment": gpu_environment.environment(_COMMIT.value)}), file=file)
-        for measurement in measurements():
-            if not re.search(_ONLY.value, "; ".join(map(str, measurement))):
-                continue
-            process = subprocess.run(
-                ["timeout", "100", *command, f"--child={json.dumps(measurement)}"],
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if process.returncode:
-                print(measurement, process.stderr[-1500:], file=sys.stderr, flush=True)
-                continue
-            result = json.loads(process.stdout.splitlines()[-1])
-            kind, gpus, lines = measurement
-            row = {"kind": kind, "gpus": gpus, "lines": lines, **result}
-            print(json.dumps(row), file=file, flush=True)
-            print(row, flush=True)
+def _run_all(options: argparse.Namespace) -> None:
+    named = re.compile(options.only)
+    calls = [each for each in measurements() if named.search("; ".join(map(str, each)))]
+    command.measure_each("several_gpus", calls, options, "TensorFlow", "Keras", "PyTorch")
 
 
 def page(path: pathlib.Path) -> str:
@@ -248,17 +216,5 @@ def page(path: pathlib.Path) -> str:
     return "\n\n".join(text) + "\n"
 
 
-def main(_: list[str]) -> None:
-    path = pathlib.Path(_OUTPUT.value)
-    if _CHILD.value == "text":
-        _save_text(_TEXT.value)
-    elif _CHILD.value:
-        print(json.dumps(_measure(*json.loads(_CHILD.value))))
-    elif _REPORT.value:
-        path.with_suffix(".md").write_text(page(path))
-    else:
-        _run_all(path)
-
-
 if __name__ == "__main__":
-    app.run(main)
+    command.run(__doc__, _run_all, page)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks import cpu_environment, gpu_environment
 from benchmarks.rows import Row
 from benchmarks.timing import StepFunction
 
@@ -65,12 +64,3 @@ def step_of(
         jit_compile=jit_compile or None,
     )
     return lambda index: one(*arguments[index % len(arguments)])
-
-
-def describe(device: str, commit: str) -> dict[str, str]:
-    """Returns what describes a run on the device "cpu" or "gpu": the machine and the versions."""
-    import keras
-    import tensorflow as tf
-
-    about = (gpu_environment if device == "gpu" else cpu_environment).environment(commit)
-    return about | {"TensorFlow": tf.__version__, "Keras": keras.__version__}

@@ -1,7 +1,10 @@
-"""The machine that GPU results come from."""
+"""The machine that results come from."""
 
+import importlib.metadata
 import os
+import pathlib
 import platform
+import re
 import subprocess
 
 
@@ -12,13 +15,21 @@ def _ask(fields: str) -> list[str]:
     return process.stdout.strip().splitlines()
 
 
-def environment(commit: str) -> dict[str, str]:
-    """What describes a run, but for the versions of libraries.
+def environment(commit: str, *libraries: str, on_cpu: bool = False) -> dict[str, str]:
+    """What describes a run, with the versions of libraries such as "TensorFlow".
 
     Each GPU has its name and driver, as in `"NVIDIA H200, 580.159.04; NVIDIA H200, 580.159.04"`.
     """
-    gpus = "; ".join(_ask("name,driver_version"))
-    return {"GPU": gpus, "Python": platform.python_version(), "commit": commit}
+    about = {"Python": platform.python_version(), "commit": commit}
+    if on_cpu:
+        model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+        about["processor"] = model.group(1) if model else platform.machine()
+        about["cores"] = str(len(os.sched_getaffinity(0)))
+        about["cores of the machine"] = str(os.cpu_count())
+    else:
+        about = {"GPU": "; ".join(_ask("name,driver_version")), **about}
+    packages = {name: "torch" if name == "PyTorch" else name for name in libraries}
+    return about | {name: importlib.metadata.version(each) for name, each in packages.items()}
 
 
 def visible_gpus() -> list[str]:
