@@ -165,7 +165,8 @@ bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
           ? std::numeric_limits<double>::infinity()
           : CyclesOfSteps(problem, gpu) *
                 (problem.has_sequence_lengths ? kMarginOfLengths : kMargin);
-  if (problem.has_sequence_lengths || problem.has_resets) {
+  if (problem.has_sequence_lengths || problem.has_resets ||
+      problem.has_cell_sequences) {
     return cycles > std::min(most, (problem.is_training ? 2 : 1) * 50e3);
   }
   // persist_static is for one or two sequences.

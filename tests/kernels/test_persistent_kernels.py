@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import pathlib
 import types
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -50,9 +51,22 @@ class Shape:
         return "-".join(str(value) for value in dataclasses.astuple(self))
 
     @property
+    def index(self) -> int:
+        return (STACKS if self.is_stack else SHAPES).index(self)
+
+    @property
     def has_resets(self) -> bool:
         """Whether the kernels are compiled for resets, as those of every second shape are."""
-        return ((STACKS if self.is_stack else SHAPES).index(self)) % 2 == 0
+        return self.index % 2 == 0
+
+    @property
+    def has_cell_sequences(self) -> bool:
+        """Whether they return c of all steps, as those of two of three LSTMs do."""
+        return self.rnn_mode in reference.LSTMS and self.index % 3 < 2
+
+    @property
+    def directions(self) -> int:
+        return 1 if self.is_stack else 1 + self.index // 2 % 2
 
     @property
     def slots(self) -> int:
@@ -195,9 +209,8 @@ BACKWARD = _arguments(
 )
 
 
-# Only kernels of single steps have projections and the c of all steps.
+# Only kernels of single steps have projections.
 OF_STEPS = dict.fromkeys(("projection", "unprojected", "projected_backprop"))
-OF_STEPS |= dict.fromkeys(("all_c", "all_c_backprop"))
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +243,7 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
         f"-DWARPGROUPS={shape.has_warpgroups}",
         *("-DIS_OF_OLD_GPU",) * shape.is_of_old_gpu,
         *("-DHAS_RESETS",) * shape.has_resets,
+        *(f"-DCELL_SEQUENCES={shape.directions}",) * shape.has_cell_sequences,
         f"-DIS_{shape.dtype.replace('float32', 'float').upper()}",
         *(cell_macro(shape.rnn_mode), *activation_macros(shape)),
     ]
@@ -332,12 +346,18 @@ class _Network:
         )
 
     def buffers(
-        self, d: int, lead: tuple[int, int], gradients: list[np.ndarray], outputs: np.ndarray
+        self,
+        d: int,
+        lead: tuple[int, int],
+        gradients: list[np.ndarray],
+        outputs: np.ndarray,
+        cells: Sequence[np.ndarray] = (),
     ) -> types.SimpleNamespace:
         """Returns what the kernels read and write for direction `d`, or a stack's layer `d`.
 
         Rows are (time, sequence) or (sequence, time). Places that are not written stay NaN.
-        `gradients` are those of the outputs, which have the rows' order, and of the states.
+        `gradients` are those of the outputs, which have the rows' order, and of the states. `cells`
+        are c of all steps and its gradient, if there are any.
         """
         gates, slots, units = self.gates, self.slots, self.shape.num_units
         steps, batch = self.products.shape[:2]
@@ -347,6 +367,7 @@ class _Network:
         gate_buffer[..., : gates * units] = of_input
         rows = -(-batch // (8 * self.shape.row_tiles)) * 8 * self.shape.row_tiles
         at = d * units * outputs.itemsize
+        all_c, all_c_backprop = [_pointer(array) + at for array in cells] or [None, None]
         return types.SimpleNamespace(
             **OF_STEPS,
             recurrent_weights=self.recurrent[d],
@@ -357,6 +378,8 @@ class _Network:
             input_weights=None,
             input=None,
             cells=self.full(*lead, units),
+            all_c=all_c,
+            all_c_backprop=all_c_backprop,
             first_h=self.states[0][d].copy(),
             first_c=self.states[-1][d].copy(),
             output=_pointer(outputs) + at,
@@ -392,7 +415,7 @@ class _Network:
 @_each_of(SHAPES)
 def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
     rng = np.random.default_rng([shape.num_units, with_lengths])
-    directions, time_major = int(rng.integers(1, 3)), bool(rng.integers(2))
+    directions, time_major = shape.directions, bool(rng.integers(2))
     # With so many steps, rings go round more than twice.
     steps = int(rng.integers(1, 9)) if shape.is_cluster else int(rng.integers(64, 72))
     # Two teams run at the same time, so if they are no clusters, they may have several shares each.
@@ -404,11 +427,12 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
     d_states = [net.draw(directions, batch, units) for _ in range(1 + net.is_lstm)]
     # No gradient reaches these sequences.
     is_idle = np.arange(batch) % 3 == 1
-    for gradient in (d_outputs, *d_states):
+    d_cells = net.draw(steps, batch, directions * units)
+    for gradient in (d_outputs, *d_states, d_cells):
         gradient[:, is_idle] = 0
-    gradients = reference.backward(
-        run, d_outputs.astype(np.float64), [d.astype(np.float64) for d in d_states]
-    )
+    given = [d.astype(np.float64) for d in (d_outputs, *d_states, d_cells)]
+    of_cells = given[-1:] * shape.has_cell_sequences
+    gradients = reference.backward(run, given[0], given[1:-1], of_cells)
 
     strides = (batch, 1) if time_major else (1, steps)
     lead = (steps, batch) if time_major else (batch, steps)
@@ -418,13 +442,19 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
     first_h.view(f"u{first_h.itemsize}")[:, is_nan] = np.iinfo(f"u{first_h.itemsize}").max
     outputs = net.full(*lead, directions * units)
     d_outputs_here = np.ascontiguousarray(_reordered(d_outputs, time_major))
+    if net.lengths is not None:
+        d_cells[np.arange(steps)[:, None] >= net.lengths] = np.nan
+    d_cells = np.ascontiguousarray(_reordered(d_cells, time_major))
+    cells = [np.full_like(d_cells, np.nan), d_cells] if shape.has_cell_sequences else []
     buffers = [
-        net.buffers(d, lead, [d_outputs_here, *d_states], outputs) for d in range(directions)
+        net.buffers(d, lead, [d_outputs_here, *d_states], outputs, cells) for d in range(directions)
     ]
     net.call(_compile(shape, "forward", folder), FORWARD, buffers, strides)
 
     check = functools.partial(_check, shape.tolerance)
     check("outputs", _reordered(outputs, time_major), run.outputs)
+    if cells:
+        check("cells", _reordered(cells[0], time_major), run.cells)
     for d, b in enumerate(buffers):
         check("h", b.last_h[~is_nan], run.states[0][d][~is_nan])
         assert np.isnan(b.last_h[is_nan].astype(np.float32)).all()
@@ -590,10 +620,15 @@ def test_stacks_agree_with_the_reference(shape, with_lengths, folder):
         if layer > 0:
             own.gates, own.input = ones(steps, batch, slots * units), buffers[-1].output
         buffers.append(own)
+    cells = net.full(steps, batch, units)
+    if shape.has_cell_sequences:
+        buffers[-1].all_c = cells
     net.call(_compile(shape, "forward", folder), FORWARD, buffers, (batch, 1))
 
     check = functools.partial(_check, layers * shape.tolerance)
     check("outputs", buffers[-1].output, net.run.outputs)
+    if shape.has_cell_sequences:
+        check("cells", cells, net.run.cells)
     for layer, own in enumerate(buffers):
         check("h", own.last_h, net.run.states[0][layer])
         if net.is_lstm:

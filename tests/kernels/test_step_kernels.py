@@ -284,7 +284,9 @@ def check_errors(case, dtype, network, results, expected) -> None:
         assert error <= tolerance, (name, error)
 
 
-def draw_persistent(rnn_mode: str, has_resets: bool, number: int) -> random_configs.Case:
+def draw_persistent(
+    rnn_mode: str, has_resets: bool, has_cells: bool, number: int
+) -> random_configs.Case:
     """Draws a network of the persistent kernels, of few sizes, so that few are compiled."""
     rng = np.random.default_rng([number, 77])
     units, steps, batch = 22, int(rng.integers(1, 7)), 9
@@ -301,23 +303,28 @@ def draw_persistent(rnn_mode: str, has_resets: bool, number: int) -> random_conf
     time_major, is_training = bool(rng.integers(2)), number % 4 < 3
     case = random_configs.Case(number, config, steps, batch, time_major, is_training, None)
     return dataclasses.replace(
-        case, sequence_lengths=lengths if number % 3 else None, has_resets=has_resets
+        case,
+        sequence_lengths=lengths if number % 3 else None,
+        has_resets=has_resets,
+        has_cell_sequences=has_cells,
     )
 
 
 @pytest.mark.parametrize(
-    ("rnn_mode", "dtype", "allow_tf32", "has_resets"),
+    ("rnn_mode", "dtype", "allow_tf32", "has_resets", "has_cells"),
     [
-        ("lstm", "float32", False, True),
-        pytest.param("lstm", "float32", True, False, marks=pytest.mark.slow),
-        pytest.param("gru", "float16", False, True, marks=pytest.mark.slow),
-        pytest.param("lstm_peephole", "bfloat16", False, False, marks=pytest.mark.slow),
+        ("lstm", "float32", False, True, True),
+        pytest.param("lstm", "float32", True, False, False, marks=pytest.mark.slow),
+        pytest.param("gru", "float16", False, True, False, marks=pytest.mark.slow),
+        pytest.param("lstm_peephole", "bfloat16", False, False, True, marks=pytest.mark.slow),
     ],
 )
-def test_networks_of_persistent_kernels(rnn_mode, dtype, allow_tf32, has_resets, network, kernels):
+def test_networks_of_persistent_kernels(
+    rnn_mode, dtype, allow_tf32, has_resets, has_cells, network, kernels
+):
     """What is around the steps, which test_persistent_kernels.py tries by themselves."""
     for number in range(16):
-        case = draw_persistent(rnn_mode, has_resets, number)
+        case = draw_persistent(rnn_mode, has_resets, has_cells, number)
         data = random_configs.draw_data(case, dtype)
         options = {"engine": "persistent", "allow_tf32": allow_tf32}
         results = run(network, kernels(rnn_mode, dtype), case, data, dtype, **options)

@@ -96,8 +96,11 @@ void AddPersistent(const NamedGpu& gpu, const std::string& architecture,
         persistent::ShapeMacros(persistent::ChooseDivision(divisions)->shape);
     macros.insert(macros.end(), {"IS_TRAINING", CellMacro(mode),
                                  std::string("IS_") + type.name});
-    AddJob(is_backward ? "backward.cu" : "forward.cu", gpu, architecture,
-           macros, jobs);
+    const char* const file = is_backward ? "backward.cu" : "forward.cu";
+    AddJob(file, gpu, architecture, macros, jobs);
+    if (!KindOf(mode).has_c) continue;
+    macros.push_back("CELL_SEQUENCES=" + std::to_string(dirs));
+    AddJob(file, gpu, architecture, macros, jobs);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/gpu/algorithm_rule.h"
@@ -35,6 +36,7 @@ RnnProblem DrawProblem() {
   problem.is_training = Draw(0, 1) == 1;
   problem.has_sequence_lengths = Draw(0, 3) == 0;
   if (Draw(0, 7) == 0) problem.spec.recurrent_dropout = 0.5f;
+  problem.has_cell_sequences = problem.spec.is_lstm() && Draw(0, 7) == 0;
   problem.max_time = Draw(1, 100);
   return problem;
 }
@@ -46,7 +48,7 @@ bool MayRun(const GpuChoice& choice, const RnnProblem& problem, bool allow_tf32,
   switch (choice.engine) {
     case GpuEngine::kCudnn:
       // The activations of cuDNN's persistent algorithms are inexact.
-      return !problem.has_recurrent_dropout() &&
+      return problem.is_in_cudnn() &&
              (choice.algorithm == CudnnAlgorithm::kStandard ||
               (is_tensor && !problem.has_sequence_lengths &&
                (choice.algorithm != CudnnAlgorithm::kPersistStaticSmallH ||
@@ -75,14 +77,19 @@ void CheckRule(unsigned seed) {
     Check(MayRun(choice, problem, allow_tf32, gpu), what + " cannot run so");
   }
   // The last choice runs what those before it turn out not to support.
-  if (!problem.has_recurrent_dropout()) {
+  if (problem.is_in_cudnn()) {
     Check(choices.back() == GpuChoice(), what + " ends with standard");
   }
   const bool is_slow =
       IsForWholeBatches(problem, allow_tf32, gpu, kernels.cycles);
   const bool is_first = choices[0].engine == GpuEngine::kKernels;
-  if (!problem.has_recurrent_dropout()) {
-    Check(is_first == (kernels.runs && !is_slow), what + ", its kernels");
+  Check(is_first == (kernels.runs && !is_slow), what + ", its kernels");
+  // What cuDNN lacks is not held to its time.
+  if (std::exchange(problem.has_cell_sequences, false)) {
+    problem.has_resets = true;
+    Check(
+        is_slow == IsForWholeBatches(problem, allow_tf32, gpu, kernels.cycles),
+        what + ": cell sequences");
   }
   Check(!is_slow ||
             IsForWholeBatches(problem, allow_tf32, gpu, 2.0 * kernels.cycles),
@@ -96,7 +103,7 @@ void CheckRule(unsigned seed) {
     pinned.algorithm = wish;
     choices.clear();
     const bool is_ok = Choices(pinned, allow_tf32, gpu, kernels, &choices).ok();
-    Check(is_ok == !problem.has_recurrent_dropout(), what + ", a wish");
+    Check(is_ok == problem.is_in_cudnn(), what + ", a wish");
     Check(!is_ok || (choices.size() == 1 && WishOf(choices[0]) == wish),
           what + ", a substitute");
   }

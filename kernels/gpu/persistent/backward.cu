@@ -222,6 +222,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           if (kHasResets && StartsAnew(sequences, step, row, is_reversed)) {
             in.c_before = 0.0f;
           }
+          // Only the last layer has the caller's cell states.
+          if (kCellSequencesPitch > 0 && my.all_c_backprop != nullptr) {
+            in.c_backprop = static_cast<const Item*>(
+                my.all_c_backprop)[row * kCellSequencesPitch + unit];
+          }
         }
         if constexpr (CellType::kReadsH) {
           in.h_before =
@@ -367,12 +372,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const int step = steps - 1 - turn, current = turn % 2, next = 1 - current;
       // Work that does not depend on what peers send comes before the wait.
       CellType::Factors<Sum> factors[kRounds];
-      float output_backprop[kRounds], of_slots[kRounds][kSlots];
+      float output_backprop[kRounds], c_backprop[kRounds];
+      float of_slots[kRounds][kSlots];
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
         factors[round] =
             MakeFactors(inputs[round], functions[round % kOwnUnits]);
         output_backprop[round] = ToFloat(inputs[round].output_backprop);
+        c_backprop[round] = ToFloat(inputs[round].c_backprop);
       }
       if (!WARPGROUPS) load_inputs(step - 1);
       if (turn > 0 && IS_CLUSTER) {
@@ -434,6 +441,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         for (int slot = 0; slot < kSlots; ++slot) of_slots[round][slot] = 0.0f;
         if (step < length[round]) {
           carry_h[round] = 0.0f;
+          if (kCellSequencesPitch > 0) carry_c[round] += c_backprop[round];
           CellType::Backward(factors[round], dh + output_backprop[round],
                              &carry_h[round], &carry_c[round], of_slots[round]);
         }

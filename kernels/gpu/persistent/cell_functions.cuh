@@ -86,7 +86,7 @@ struct Functions {
 // The numbers that a cell's step backward reads.
 struct CellInputs {
   Item gates[kSlots];
-  Item h_before, output_backprop;
+  Item h_before, output_backprop, c_backprop;
   Sum c, c_before;
 };
 

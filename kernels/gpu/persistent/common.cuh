@@ -3,7 +3,8 @@
 // Whoever compiles sets the macros NUM_UNITS, TEAM, IS_CLUSTER, BLOCK_UNITS,
 // WARPS, SPLITS, ROW_TILES, RESIDENT_PAIRS, IS_STACK, PRODUCTS, SLICES,
 // SLOTS and WARPGROUPS, the fields of a Shape, and those of cell_functions.cuh,
-// and defines HAS_RESETS if there are resets.
+// defines HAS_RESETS if there are resets, and CELL_SEQUENCES as the number of
+// directions if the c of all steps go to the caller.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 
@@ -25,6 +26,11 @@ constexpr Shape kShape = {NUM_UNITS,      kOperands, TEAM,     IS_CLUSTER,
 constexpr bool kHasResets = true;
 #else
 constexpr bool kHasResets = false;
+#endif
+#if defined(CELL_SEQUENCES)
+constexpr long long kCellSequencesPitch = CELL_SEQUENCES * NUM_UNITS;
+#else
+constexpr long long kCellSequencesPitch = 0;
 #endif
 
 constexpr int kThreads = 32 * WARPS;

@@ -26,6 +26,7 @@ struct KernelRequest {
   int batch_size;
   int num_layers;  // 1, or the layers of a stack, which run at once.
   bool has_resets = false;
+  bool has_cell_sequences = false;
   Activation activation = Activation::kOwn;
   Activation recurrent_activation = Activation::kOwn;
 };

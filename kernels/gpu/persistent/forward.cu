@@ -245,6 +245,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int steps = Sequence(sequences, first_row).length;
     const int row_step =
         is_reversed ? -sequences.time_stride : sequences.time_stride;
+    // Only the last layer has the caller's cell states.
+    const auto store_c = [&](long long row, int unit, Item value) {
+      if (kCellSequencesPitch == 0 || my.all_c == nullptr) return;
+      static_cast<Item*>(my.all_c)[row * kCellSequencesPitch + unit] = value;
+    };
     Item* const gates = static_cast<Item*>(my.gates);
     const auto gate_at = [&](int round, int step, int slot) -> Item& {
       const long long row = row_of[round] + step * row_step;
@@ -572,6 +577,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         } else {
           *output = FromFloat(h[round]);
         }
+        store_c(row, unit_of[round], FromFloat(c[round]));
 #if defined(IS_TRAINING)
 #pragma unroll
         for (int slot = 0; slot < kSlots; ++slot) {
@@ -594,9 +600,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         static_cast<Item*>(my.last_c)[at] = FromFloat(c[round]);
       }
     }
-    // Past a sequence's end, outputs are zero. A sequence whose length was out
-    // of range has no steps, so all its outputs are set here, to NaN, which its
-    // states have been from the start.
+    // Past a sequence's end, outputs and c are zero. A sequence whose length
+    // was out of range has no steps, so all its outputs are set here, to NaN,
+    // which its states have been from the start.
     for (int row = 0; row < kRows; ++row) {
       const Sequence sequence(sequences, first_row + row);
       if (sequence.b < 0) continue;
@@ -608,6 +614,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         const long long to =
             RowOfTime(sequences, sequence.length + i / BLOCK_UNITS, sequence.b);
         static_cast<Item*>(my.output)[to * all.output_stride + at] = fill;
+        store_c(to, at, fill);
       }
     }
     ring.EndShare(steps > 0 ? steps - 1 : 0);

@@ -125,6 +125,9 @@ RnnStatus Kernel::Compile(const KernelRequest& request,
   }
   if (request.is_training) macros.push_back("IS_TRAINING");
   if (request.has_resets) macros.push_back("HAS_RESETS");
+  if (request.has_cell_sequences) {
+    macros.push_back("CELL_SEQUENCES=" + std::to_string(request.num_dirs));
+  }
   CRNN_RETURN_IF_ERROR(
       CompileKernel(std::string(name) + ".cu", name, macros, &kernel->kernel_));
   CUlaunchAttribute attribute;

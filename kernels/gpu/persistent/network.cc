@@ -31,6 +31,7 @@ KernelRequest RequestOf(const RnnProblem& problem, bool allow_tf32,
           static_cast<int>(problem.batch_size),
           1,
           problem.has_resets,
+          problem.has_cell_sequences,
           spec.activation,
           spec.recurrent_activation};
 }
@@ -39,9 +40,6 @@ RnnStatus CheckProblem(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
   if (problem.dtype == RnnDataType::kFloat64) return Unsupported("float64");
   if (problem.has_recurrent_dropout()) return Unsupported("recurrent dropout");
-  if (problem.has_cell_sequences) {
-    return Unsupported("the cell states of all steps");
-  }
   if (spec.resets_before()) {
     return Unsupported("a GRU's reset gate before the product");
   }
