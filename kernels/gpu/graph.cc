@@ -13,11 +13,10 @@ constexpr size_t kBytesPerNode = 16 << 10;
 // mostly agree in recordings that follow each other, or else in the next two.
 constexpr int kAttempts = 3;
 // A program may call layers of one configuration in several places, so a graph
-// has several instances: two for any buffers, and more, as long as they take at
-// most this many bytes, for buffers that come again.
-constexpr size_t kFirstInstances = 2, kMaxInstances = 64;
-constexpr size_t kMaxBytesOfMany = size_t{128} << 20;
-constexpr size_t kMaxMissed = 256;
+// has several instances: two, and more as long as they take at most this many
+// bytes.
+constexpr size_t kFirstInstances = 2, kMaxInstances = 16;
+constexpr size_t kMaxBytesOfMany = size_t{32} << 20;
 
 const CudaDriver& Cuda() { return Gpu().cuda; }
 
@@ -31,8 +30,7 @@ CUdeviceptr DistanceOf(size_t buffer) {
 }  // namespace
 
 RnnStatus Graph::Launch(CUstream stream, const Addresses& addresses,
-                        const Record& record, bool may_make,
-                        const std::function<bool()>& may_grow, bool* launched) {
+                        const Record& record, bool may_make, bool* launched) {
   *launched = false;
   const std::lock_guard<std::mutex> lock(mutex_);
   auto instance = std::find_if(
@@ -45,18 +43,14 @@ RnnStatus Graph::Launch(CUstream stream, const Addresses& addresses,
     } else if (!patches_) {
       return {};
     }
-    // Buffers that come for the first time share an instance. Others take over
-    // a random one: in a loop over more of them than there is room for, the
-    // least recently used instance would always be the one that is needed next.
-    const bool is_new = IsNew(addresses);
-    const bool makes = may_make && (instances_.size() < kFirstInstances ||
-                                    (!is_new && HasRoom() && may_grow()));
-    // If there is no memory for another instance, an existing one is used.
+    const bool makes = may_make && HasRoom();
+    // If there is no memory for another instance, an existing one is used: a
+    // random one, since in a loop over more buffers than there is room for, the
+    // least recently used one would always be the one that is needed next.
     const RnnStatus status = makes ? Instantiate(addresses) : RnnStatus();
     if (instances_.empty()) return status;
-    instance = makes || is_new
-                   ? std::prev(instances_.end())
-                   : instances_.begin() + random_() % instances_.size();
+    instance = makes ? std::prev(instances_.end())
+                     : instances_.begin() + random_() % instances_.size();
     CRNN_RETURN_IF_ERROR(Move(addresses, &*instance));
   }
   const std::lock_guard<std::mutex> enqueues(EnqueueLock(stream));
@@ -104,17 +98,11 @@ void Graph::FindPatches(const Addresses& addresses, const Recording& moved) {
   patches_ = std::move(patches);
 }
 
-bool Graph::IsNew(const Addresses& addresses) {
-  const bool is_new =
-      std::find(missed_.begin(), missed_.end(), addresses) == missed_.end();
-  if (is_new) missed_.push_back(addresses);
-  if (missed_.size() > kMaxMissed) missed_.pop_front();
-  return is_new;
-}
-
 bool Graph::HasRoom() const {
   const size_t bytes = recording_.nodes().size() * kBytesPerNode;
-  return instances_.size() < kMaxInstances && bytes_ + bytes <= kMaxBytesOfMany;
+  return instances_.size() < kFirstInstances ||
+         (instances_.size() < kMaxInstances &&
+          bytes_ + bytes <= kMaxBytesOfMany);
 }
 
 RnnStatus Graph::Instantiate(const Addresses& addresses) {

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -35,11 +34,9 @@ class Graph {
   // by kMoveUnit as those of all other launches. After a failure, nothing is
   // enqueued; other launches may follow, since another thread may be waiting
   // with one. `launched` is false if the graph cannot run over the buffers; if
-  // not `may_make`, it only runs what is made. `may_grow` is asked before more
-  // than the first instances are made.
+  // not `may_make`, it only runs what is made.
   RnnStatus Launch(CUstream stream, const Addresses& addresses,
-                   const Record& record, bool may_make,
-                   const std::function<bool()>& may_grow, bool* launched);
+                   const Record& record, bool may_make, bool* launched);
 
   // An estimate of the host and device memory that the graph takes.
   size_t bytes() const { return bytes_; }
@@ -73,9 +70,6 @@ class Graph {
   // Sets patches_ unless the recordings, of which the first is over these
   // buffers, differ in more than addresses.
   void FindPatches(const Addresses& addresses, const Recording& moved);
-  // Tells whether launches over these buffers have had no instance before, and
-  // remembers them.
-  bool IsNew(const Addresses& addresses);
   bool HasRoom() const;
   // Appends an instance over these buffers.
   RnnStatus Instantiate(const Addresses& addresses);
@@ -96,7 +90,6 @@ class Graph {
   // To rewrite and launch an instance takes the CPU about 1.5 µs for each node,
   // to make and launch one 4 µs, and a mere launch far less.
   std::vector<Instance> instances_;
-  std::deque<Addresses> missed_;
   std::minstd_rand random_;
   std::atomic<size_t> bytes_ = 0;
 };

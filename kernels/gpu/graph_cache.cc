@@ -24,10 +24,7 @@ int64_t GraphCache::NumLaunches() { return num_launches; }
 
 GraphCache::Entry& GraphCache::Use(const ReplayablePass& pass) {
   Entry& entry = passes_.Use(pass.key);
-  entry.last_use = ++num_uses_;
-  if (++entry.uses == 1) {
-    entry.captured_use = is_crowded_ ? kCapturedUseOfMany : pass.captured_use;
-  }
+  if (++entry.uses == 1) entry.captured_use = pass.captured_use;
   if (entry.graph == nullptr && pass.may_make &&
       entry.uses >= entry.captured_use) {
     entry.graph = std::make_shared<Graph>();
@@ -37,17 +34,6 @@ GraphCache::Entry& GraphCache::Use(const ReplayablePass& pass) {
     passes_.DropOldest();
   }
   return entry;
-}
-
-bool GraphCache::MayGrow() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  size_t in_use = bytes_;
-  passes_.VisitFromOldest([&](const Entry& oldest) {
-    if (num_uses_ - oldest.last_use < kRecentUses) return false;
-    in_use -= oldest.bytes;
-    return true;
-  });
-  return in_use <= kMaxBytes / 2;
 }
 
 void GraphCache::Drop(Entry* entry, int64_t uses) {
@@ -68,8 +54,7 @@ void GraphCache::Count(const std::string& key,
   passes_.VisitFromOldest([&](Entry& oldest) {
     if (bytes_ <= kMaxBytes) return false;
     if (oldest.bytes == 0 || &oldest == entry) return true;
-    is_crowded_ = num_uses_ - oldest.last_use < kRecentUses;
-    Drop(&oldest, kCapturedUseOfMany);
+    Drop(&oldest, kUsesAfterDrop);
     return true;
   });
 }
@@ -93,9 +78,8 @@ bool GraphCache::Replay(const ReplayablePass& pass) {
   if (graph == nullptr) return false;
   const size_t bytes = graph->bytes();
   bool launched;
-  const RnnStatus status = graph->Launch(
-      pass.stream, pass.addresses, pass.record, pass.may_make,
-      [this] { return MayGrow(); }, &launched);
+  const RnnStatus status = graph->Launch(pass.stream, pass.addresses,
+                                         pass.record, pass.may_make, &launched);
   if (!status.ok()) {
     pass.log("a pass is not replayed: " + status.message);
     Forget(pass.key, graph);

@@ -55,12 +55,9 @@ class GraphCache {
   static constexpr size_t kMaxPasses = 4096;
 
  private:
-  // If a graph that was in use had to be dropped for want of room, passes may
-  // push each other out. Capturing takes as long as enqueuing several times, so
-  // a new pass is captured at this use then. A graph is in use for so many uses
-  // of any pass.
-  static constexpr int64_t kCapturedUseOfMany = 16;
-  static constexpr int64_t kRecentUses = 4096;
+  // Capturing takes as long as enqueuing several times. So a pass whose graph
+  // was dropped for want of room is captured again after so many uses.
+  static constexpr int64_t kUsesAfterDrop = 16;
   // After a failure, which may be temporary such as a lack of memory, so many
   // uses go by without a graph. Each further failure doubles the wait.
   static constexpr int64_t kFirstWait = 64, kMaxWait = int64_t{1} << 20;
@@ -69,13 +66,9 @@ class GraphCache {
     std::shared_ptr<Graph> graph;
     size_t bytes = 0;  // Of the graph, as counted in bytes_.
     int64_t uses = 0, captured_use = 0, wait = kFirstWait;
-    int64_t last_use = 0;  // Among those of all passes.
   };
 
   Entry& Use(const ReplayablePass& pass);
-  // Tells whether a graph may have more than its first instances, which must
-  // not push out graphs that are in use.
-  bool MayGrow();
   // Counts what the graph has become, and makes room for it.
   void Count(const std::string& key, const std::shared_ptr<Graph>& graph);
   // Drops a graph that failed.
@@ -85,9 +78,7 @@ class GraphCache {
 
   std::mutex mutex_;
   LruMap<Entry> passes_;
-  int64_t num_uses_ = 0;
   size_t bytes_ = 0;
-  bool is_crowded_ = false;
 };
 
 }  // namespace cudnn_rnn_tf
