@@ -19,12 +19,14 @@ from benchmarks import command, pages, systems, tensorflow_steps, timing
 from benchmarks.rows import DRAWS, Row
 
 RESETS, CELLS, NORM = "resets", "cell states of all steps", "layer normalization"
+ZONEOUT, RATE = "zoneout", 0.1  # As in Tacotron 2, of h and of c.
 ROWS = {
     f"R2D2, LSTM 512, B64 T121, {RESETS}": (RESETS, 512, 64, 121),
     f"PPO, LSTM 256, B8 T128, {RESETS}": (RESETS, 256, 8, 128),
     f"LSTM 256, B64 T100, {CELLS}": (CELLS, 256, 64, 100),
     f"LSTM 256, B64 T100, {NORM}": (NORM, 256, 64, 100),
     f"LSTM 512, B64 T100, {NORM}": (NORM, 512, 64, 100),
+    f"LSTM 256, B64 T100, {ZONEOUT}": (ZONEOUT, 256, 64, 100),
 }
 OURS, WITHOUT, KERAS, TORCH = "this package", "without", "Keras, a loop", "PyTorch, a loop"
 
@@ -40,8 +42,11 @@ def _ours(row: Row, feature: str) -> timing.StepFunction:
 
     import cudnn_rnn_tf as crnn
 
+    rate = RATE if feature == ZONEOUT else 0.0
     layer = crnn.CudnnLSTM(
         *(1, row.units),
+        zoneout=rate,
+        cell_zoneout=rate,
         use_layer_norm=feature == NORM,
         return_cell_sequences=feature == CELLS,
     )
@@ -78,7 +83,15 @@ def _of_keras(row: Row, feature: str) -> timing.StepFunction:
             if feature == NORM:
                 return self.normalized(inputs, *states)
             output, (h, c) = super().call(inputs, states, training=training)
+            if feature == ZONEOUT:
+                zoned = [self.zoned(*pair, training) for pair in zip(states, (h, c), strict=True)]
+                return zoned[0], zoned
             return output + c if feature == CELLS else output, [h, c]
+
+        def zoned(self, before, after, training):
+            """In inference, the expected value."""
+            kept = tf.nn.dropout(after - before, RATE) if training else after - before
+            return before + (1 - RATE) * kept
 
         def normalized(self, inputs, h, c):
             sums = tf.matmul(inputs, self.kernel) + tf.matmul(h, self.recurrent_kernel)
@@ -111,7 +124,7 @@ def _of_torch(row: Row, feature: str) -> timing.StepFunction:
     import torch
 
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
-    device, units = systems.torch_device(), row.units
+    device, units, dropout = systems.torch_device(), row.units, torch.nn.functional.dropout
 
     class Loop(torch.nn.Module):
         def __init__(self):
@@ -140,11 +153,14 @@ def _of_torch(row: Row, feature: str) -> timing.StepFunction:
                 if feature == NORM:
                     h, c = self.normalized(inputs[:, step] + self.of_states(h), c)
                 else:
-                    h, c = self.cell(inputs[:, step], (h, c))
+                    before, (h, c) = (h, c), self.cell(inputs[:, step], (h, c))
+                if feature == ZONEOUT:
+                    pairs = zip(before, (h, c), strict=True)
+                    h, c = (b + (1 - RATE) * dropout(a - b, RATE, self.training) for b, a in pairs)
                 outputs.append(h + c if feature == CELLS else h)
             return torch.stack(outputs, 1)
 
-    network = Loop().to(device)
+    network = Loop().to(device).train(row.training)
     inputs = torch.randn(row.batch, row.time, row.input_size, device=device, requires_grad=True)
     d_outputs = 0.1 * torch.randn(row.batch, row.time, units, device=device)
     keeps = [torch.tensor(~draw[..., None]).to(inputs) for draw in draw_resets(row)]

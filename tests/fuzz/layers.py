@@ -61,6 +61,9 @@ def draw(rng: random.Random) -> dict[str, Any]:
         }
         if family == "lstm":
             options["num_proj"] = rng.randrange(1, sizes[3] + 1) if toss() else None
+        if options.get("num_proj") is None:
+            options["zoneout"] = 0.4 if toss() else None
+            options["cell_zoneout"] = 0.6 if toss() and family == "lstm" else None
     changes = [[name, value] for name, value in {**options, **call}.items() if value is not None]
     return {"family": family, "sizes": sizes, "numbers": numbers, "changes": changes}
 

@@ -14,9 +14,10 @@ sys.modules["tensorflow"] = None
 from cudnn_rnn_tf.native import ParamLayout, _native  # noqa: E402
 
 EXPECTED = (ValueError, TypeError, MemoryError)
+_RATES = ("dropout", "cell_clip", "zoneout", "cell_zoneout")
 _SPEC = (
     *("rnn_mode", "num_layers", "num_units", "input_size", "input_mode", "direction", "bias_mode"),
-    *("num_proj", "dropout", "cell_clip"),
+    *("num_proj", *_RATES),
 )
 _DTYPES = (*draws.DTYPES, "int8", "int64", "uint64", "bool", "complex64", ">f4", ">f8", "O", "U3")
 _FUNCTIONS = ("sigmoid", "tanh", "from_float16", "to_float16", "from_bfloat16", "to_bfloat16")
@@ -48,7 +49,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
                 rng.choice(draws.STRINGS[name])
                 if name in draws.STRINGS
                 else draws.floating(rng)
-                if name in ("dropout", "cell_clip") or rng.random() < 0.1
+                if name in _RATES or rng.random() < 0.1
                 else draws.integer(rng)
             )
             changes.append(["", name, value])
@@ -71,7 +72,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
 def run(case: dict[str, Any]) -> None:
     network = case["network"]
     settings = {name: value for name, key, value in case["changes"] if not name for name in (key,)}
-    layout = ParamLayout(**({name: network[name] for name in _SPEC} | settings))
+    layout = _layout(case, **settings)
     _ = layout.weight_names, layout.bias_names, layout.weight_offsets, layout.bias_offsets
     _ = layout.pseudo_layer_tensors
     if layout.size > 10**7 or len(layout.weight_shapes) > 1000:
@@ -107,8 +108,10 @@ def run(case: dict[str, Any]) -> None:
                 array.tobytes()
 
 
-def _layout(case: dict[str, Any]) -> ParamLayout:
-    return ParamLayout(**{name: case["network"][name] for name in _SPEC})
+def _layout(case: dict[str, Any], **settings: Any) -> ParamLayout:
+    # Older cases of the corpus do not say all rates.
+    spec = {name: case["network"].get(name, 0.0) for name in _SPEC}
+    return ParamLayout(**spec | settings)
 
 
 def _arrays(case: dict[str, Any], layout: ParamLayout) -> dict[str, dict[str, Any]]:

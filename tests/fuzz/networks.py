@@ -16,11 +16,13 @@ def draw(rng: random.Random) -> dict[str, Any]:
     num_units = rng.randrange(1, 6)
     input_mode = rng.choice(("linear_input", "linear_input", "skip_input"))
     is_lstm = rnn_mode in ("lstm", "lstm_peephole")
+    num_proj = rng.randrange(num_units + 1) if is_lstm else 0
+    has_zones = not num_proj and not rnn_mode.endswith("_norm")
     return {
         "rnn_mode": rnn_mode,
         "num_layers": rng.randrange(1, 4),
         "num_units": num_units,
-        "num_proj": rng.randrange(num_units + 1) if is_lstm else 0,
+        "num_proj": num_proj,
         "input_size": num_units if input_mode == "skip_input" else rng.randrange(1, 6),
         "input_mode": input_mode,
         "direction": rng.choice(("unidirectional", "bidirectional")),
@@ -28,6 +30,8 @@ def draw(rng: random.Random) -> dict[str, Any]:
         "dropout": rng.choice((0.0, 0.5)),
         "cell_clip": rng.choice((0.0, 0.3)) if is_lstm else 0.0,
         "recurrent_dropout": rng.choice((0.0, 0.0, 0.3)),
+        "zoneout": rng.choice((0.0, 0.4)) if has_zones else 0.0,
+        "cell_zoneout": rng.choice((0.0, 0.6)) if has_zones and rnn_mode == "lstm" else 0.0,
         "max_time": rng.randrange(5),
         "batch_size": rng.randrange(4),
         "time_major": rng.random() < 0.5,

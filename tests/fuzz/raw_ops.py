@@ -228,8 +228,9 @@ def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, An
     has_cells = is_lstm and batch % 2 > 0
     for name in ("dropout", "cell_clip", "time_major"):
         attributes[name] = network[name]
-    # Older cases of the corpus do not say this.
-    attributes["recurrent_dropout"] = network.get("recurrent_dropout", 0.0)
+    # Older cases of the corpus do not say these.
+    for name in ("recurrent_dropout", "zoneout", "cell_zoneout"):
+        attributes[name] = network.get(name, 0.0)
     attributes |= {"activation": "", "recurrent_activation": ""}
     if network.get("has_resets"):
         tensors["resets"] = tensor(*lead, dtype="bool", fill="coins")
