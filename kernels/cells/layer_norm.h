@@ -7,6 +7,28 @@
 // Of the gradients dy of y, OuterBackward sets that of kOuterGate, and
 // InnerBackward the others and the gradients dz of what is not normalised.
 
+// A norm of a sequence at a step, whose mean and 1 / sqrt(variance + epsilon)
+// are of type S.
+template <typename S>
+struct Norm {
+  S mean, scale;
+
+  template <typename V>
+  V Standard(V x) const {
+    return (x - mean) * scale;
+  }
+  template <typename V>
+  V Of(V x, V gamma, V beta) const {
+    return Standard(x) * gamma + beta;
+  }
+  // Returns the gradient of x. `d` is that of the result times gamma; the means
+  // over all units are those of d and of d * Standard(x).
+  template <typename V>
+  V Through(V d, V x, S mean_of_d, S mean_of_products) const {
+    return scale * (d - mean_of_d - Standard(x) * mean_of_products);
+  }
+};
+
 // The normalised c is handed on, as in TensorFlow 1's LayerNormBasicLSTMCell.
 struct LstmLayerNorm : CellShape<4> {
   static constexpr bool kHasC = true;

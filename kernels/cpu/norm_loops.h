@@ -16,21 +16,19 @@ T SumOf(const Register<T>& terms) {
   return sum;
 }
 
-// One norm of a row, whose mean and variance are known.
 template <typename T>
-struct Norm {
-  T mean, scale;
+struct NormOfRow : Norm<T> {
   const T *gamma, *beta;
 
-  Norm() = default;
-  Norm(int64_t n, const CellRow<T>& row, int number, const T* sums)
+  NormOfRow() = default;
+  NormOfRow(int64_t n, const CellRow<T>& row, int number, const T* sums)
       : gamma(row.vectors + 2 * number * row.stride), beta(gamma + row.stride) {
     Register<T> total = {}, squares = {};
     ForVectors<T>(n,
                   [&](auto memory, int64_t j) __attribute__((always_inline)) {
                     total += memory.Only(memory.Load(sums + j));
                   });
-    mean = SumOf<T>(total) / n;
+    const T mean = this->mean = SumOf<T>(total) / n;
     ForVectors<T>(
         n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
           const Register<T> x = memory.Only(memory.Load(sums + j) - mean);
@@ -38,16 +36,15 @@ struct Norm {
         });
     const T variance = SumOf<T>(squares) / n + row.epsilon;
     if constexpr (sizeof(T) == sizeof(float)) {
-      scale = 1 / __builtin_sqrtf(variance);
+      this->scale = 1 / __builtin_sqrtf(variance);
     } else {
-      scale = 1 / __builtin_sqrt(variance);
+      this->scale = 1 / __builtin_sqrt(variance);
     }
   }
 
-  Register<T> Standard(Register<T> x) const { return (x - mean) * scale; }
   template <typename Memory>
-  Register<T> Of(Memory memory, int64_t j, Register<T> x) const {
-    return Standard(x) * memory.Load(gamma + j) + memory.Load(beta + j);
+  Register<T> At(Memory memory, int64_t j, Register<T> x) const {
+    return this->Of(x, memory.Load(gamma + j), memory.Load(beta + j));
   }
 };
 
@@ -58,18 +55,18 @@ struct NormRow {
   const CellRow<T> row;
   const Functions functions;
   const Slots<Cell, false, T> slots;
-  Norm<T> norms[Cell::kNorms];
+  NormOfRow<T> norms[Cell::kNorms];
 
   NormRow(int64_t n, const CellRow<T>& given)
       : row(given), functions(FunctionsOf<Functions>(row)), slots{row} {
     for (int k = 0; k < kLast; ++k) {
-      norms[k] = Norm<T>(n, row, k, row.gates + k * row.stride);
+      norms[k] = NormOfRow<T>(n, row, k, row.gates + k * row.stride);
     }
   }
   template <typename Memory>
   void Load(Memory memory, int64_t j, Register<T>* z, Register<T>* y) const {
     slots.Load(memory, j, z);
-    for (int k = 0; k < kLast; ++k) y[k] = norms[k].Of(memory, j, z[k]);
+    for (int k = 0; k < kLast; ++k) y[k] = norms[k].At(memory, j, z[k]);
   }
   // Computes what the last norm normalises.
   void Inner(int64_t n, const T* all_c, T* to) {
@@ -80,7 +77,7 @@ struct NormRow {
                     if constexpr (Cell::kHasC) c = memory.Load(all_c + j);
                     memory.Store(to + j, Cell::Inner(functions, y, z, c));
                   });
-    norms[kLast] = Norm<T>(n, row, kLast, to);
+    norms[kLast] = NormOfRow<T>(n, row, kLast, to);
   }
 };
 
@@ -103,7 +100,7 @@ CRNN_INLINES_ALL void NormForward(int64_t n, const CellRow<T>& given) {
     all.Load(memory, j, z, y);
     if constexpr (Cell::kReadsH) h = memory.Load(row.h_before + j);
     const Register<T> last =
-        all.norms[kLast].Of(memory, j, memory.Load(row.h + j));
+        all.norms[kLast].At(memory, j, memory.Load(row.h + j));
     Cell::Outer(all.functions, y, last, &h, &c);
     if constexpr (Cell::kHasC) memory.Store(row.c + j, c);
     memory.Store(row.h + j, h);
@@ -144,8 +141,7 @@ CRNN_INLINES_ALL void NormBackward(int64_t n, const CellRow<T>& given) {
   const auto through = [&](auto memory, int64_t j, int k,
                            Register<T> x) __attribute__((always_inline)) {
     const Register<T> d = memory.Load(work + k * row.stride + j);
-    return all.norms[k].scale *
-           (d - means[k][0] - all.norms[k].Standard(x) * means[k][1]);
+    return all.norms[k].Through(d, x, means[k][0], means[k][1]);
   };
 
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
@@ -156,7 +152,7 @@ CRNN_INLINES_ALL void NormBackward(int64_t n, const CellRow<T>& given) {
     if constexpr (Cell::kHasC) dc = memory.Load(row.dc + j);
     const Register<T> x = memory.Load(inner + j);
     const Register<T> d = Cell::OuterBackward(
-        all.functions, y, all.norms[kLast].Of(memory, j, x), h_before,
+        all.functions, y, all.norms[kLast].At(memory, j, x), h_before,
         memory.Load(row.dh + j), dc, &carry_h, dy);
     if constexpr (Cell::kReadsH) memory.Store(row.dh + j, carry_h);
     meet(memory, j, kLast, x, d);

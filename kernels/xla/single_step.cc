@@ -142,12 +142,12 @@ class PseudoLayer {
                                  {0, 1}) /
              units;
     };
-    const XlaOp centred = sums - mean_of(sums);
+    const XlaOp mean = mean_of(sums), centred = sums - mean;
     const XlaOp variance =
         mean_of(centred * centred) +
         xla::ScalarLike(sums, static_cast<double>(spec_.layer_norm_epsilon));
-    return centred * xla::Rsqrt(variance) * functions.OfVector(2 * norm) +
-           functions.OfVector(2 * norm + 1);
+    return Norm<XlaOp>{mean, xla::Rsqrt(variance)}.Of(
+        sums, functions.OfVector(2 * norm), functions.OfVector(2 * norm + 1));
   }
 
   XlaOp Block(int64_t offset, const std::vector<int64_t>& shape) const {

@@ -69,6 +69,11 @@ class Shape:
         return 1 if self.is_stack else 1 + self.index // 2 % 2
 
     @property
+    def norms(self) -> int:
+        normalizes = self.rnn_mode.endswith("_layer_norm")
+        return reference.NUM_VECTORS[self.rnn_mode] // 2 if normalizes else 0
+
+    @property
     def slots(self) -> int:
         has_all = self.slices == 1 or self.has_warpgroups
         return 4 if has_all else reference.NUM_GATES[self.rnn_mode]
@@ -125,6 +130,12 @@ SHAPES = [
         *("gru", "float32", 60, 4, 0, 16, 2, 8, 1, 0, 4, 1),
         **{"products": 3, "slices": 2, "has_warpgroups": 1},
     ),
+    # Parts of 16, 8, 32 and 4 lanes; in the second shape, the last of them has no unit.
+    Shape("lstm_layer_norm", "float32", 61, 4, 1, 16, 2, 2, 1, 1, 2, 1, products=3),
+    Shape("lstm_layer_norm", "float16", 61, 3, 1, 24, 1, 3, 1, 1, 2, 1),
+    Shape("gru_layer_norm", "bfloat16", 61, 2, 1, 32, 1, 2, 2, 1, 2, 1),
+    Shape("lstm_layer_norm", "float32", 21, 2, 1, 12, 1, 3, 1, 1, 2, 2),
+    Shape("gru_layer_norm", "float32", 37, 1, 1, 40, 2, 4, 2, 1, 2, 1, is_of_old_gpu=1),
 ]
 
 # Stacks have no backward kernel.
@@ -191,6 +202,7 @@ def _arguments(pointers: str, directions: int) -> type[ctypes.Structure]:
         ("sequences", _Sequences),
         ("output_stride", ctypes.c_longlong),
         ("state_stride", ctypes.c_longlong),
+        *[("epsilon", ctypes.c_float)] * (directions > 2),
         ("direction", direction * directions),
     ]
     return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
@@ -198,13 +210,13 @@ def _arguments(pointers: str, directions: int) -> type[ctypes.Structure]:
 
 FORWARD = _arguments(
     "recurrent_weights projection vectors input_bias recurrent_bias gates input_weights input "
-    "cells unprojected first_h first_c output last_h last_c all_c",
+    "cells unprojected first_h first_c output last_h last_c all_c norms",
     8,
 )
 BACKWARD = _arguments(
     "recurrent_weights projection vectors gates cells first_h first_c output output_backprop "
     "last_h_backprop last_c_backprop first_h_backprop first_c_backprop bias_sums "
-    "projected_backprop all_c_backprop",
+    "projected_backprop all_c_backprop norms vector_sums",
     2,
 )
 
@@ -241,6 +253,7 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
         f"-DSLICES={shape.slices}",
         f"-DSLOTS={shape.slots}",
         f"-DWARPGROUPS={shape.has_warpgroups}",
+        f"-DNORMS={shape.norms}",
         *("-DIS_OF_OLD_GPU",) * shape.is_of_old_gpu,
         *("-DHAS_RESETS",) * shape.has_resets,
         *(f"-DCELL_SEQUENCES={shape.directions}",) * shape.has_cell_sequences,
@@ -281,7 +294,7 @@ class _Network:
         self.gates = reference.NUM_GATES[shape.rnn_mode]
         self.slots = 4 if self.gates > 1 else 1
         self.is_lstm = shape.rnn_mode in reference.LSTMS
-        self.num_vectors = 3 * (shape.rnn_mode == "lstm_peephole")
+        self.num_vectors = reference.NUM_VECTORS.get(shape.rnn_mode, 0)
         gates, units = self.gates, shape.num_units
         self.config = types.SimpleNamespace(
             rnn_mode=shape.rnn_mode,
@@ -296,6 +309,7 @@ class _Network:
             cell_clip=0.0,
             zoneout=0.0,
             cell_zoneout=0.0,
+            layer_norm_epsilon=1e-3,
             activation=shape.activation,
             recurrent_activation=shape.recurrent_activation,
         )
@@ -391,6 +405,8 @@ class _Network:
             first_h_backprop=self.full(batch, units),
             first_c_backprop=self.full(batch, units),
             bias_sums=self.full(rows, slots * units, dtype=np.float32),
+            norms=self.full(*lead, 2 * self.shape.norms, dtype=np.float32),
+            vector_sums=self.full(rows, self.num_vectors * units, dtype=np.float32),
         )
 
     def call(
@@ -403,6 +419,7 @@ class _Network:
         sequences = _Sequences(*order, batch, steps, *strides, _pointer(resets))
         units = self.shape.num_units
         arguments = kind(_Part(), sequences, self.directions * units, units)
+        arguments.epsilon = self.config.layer_norm_epsilon
         for own, direction in zip(buffers, arguments.direction, strict=False):
             for name, _ in direction._fields_:
                 value = getattr(own, name)
@@ -476,12 +493,16 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
         # A GRU's candidate has a separate gradient on the recurrent side, in the fourth slot.
         of_recurrent = of_gates.reshape(*lead, slots, units)
         sums = b.bias_sums.astype(np.float64).sum(axis=0).reshape(slots, units)
-        parts = [0, 1, 3] if shape.rnn_mode == "gru" else list(range(slots))
+        parts = list(range(slots)) if net.is_lstm or slots == 1 else [0, 1, 3]
         of_steps = _reordered(of_recurrent[:, :, parts], time_major)
         h_before = np.stack([kept["h"] for kept in run.kept[d]])
         d_recurrent = np.einsum("abgi,abj->gij", of_steps, h_before)
         first = d * (2 * gates + net.num_vectors)
         check("d_weights", d_recurrent, np.stack(expected_weights[first + gates :][:gates]))
+        if shape.norms:
+            of_vectors = b.vector_sums.astype(np.float64).sum(axis=0).reshape(-1, units)
+            expected = expected_weights[first + 2 * gates :][: net.num_vectors]
+            check("d_vectors", of_vectors, np.stack(expected))
         first = d * 2 * gates
         check("d_input_bias", sums[:gates], np.stack(expected_biases[first:][:gates]))
         check("d_recurrent_bias", sums[parts], np.stack(expected_biases[first + gates :][:gates]))
@@ -522,7 +543,11 @@ def _check_sums(
 @pytest.mark.parametrize("draw", ["near", "far", "dead", "subnormal", "not finite"])
 @pytest.mark.parametrize(
     "shape",
-    [shape for shape in SHAPES if shape.products == 3 and (shape.is_cluster or shape.slices > 1)],
+    [
+        shape
+        for shape in SHAPES
+        if shape.products == 3 and (shape.is_cluster or shape.slices > 1) and not shape.norms
+    ],
     ids=str,
 )
 def test_products_in_float16_have_the_range_of_floats(shape, draw, folder):

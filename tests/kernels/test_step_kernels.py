@@ -317,6 +317,8 @@ def draw_persistent(
         pytest.param("lstm", "float32", True, False, False, marks=pytest.mark.slow),
         pytest.param("gru", "float16", False, True, False, marks=pytest.mark.slow),
         pytest.param("lstm_peephole", "bfloat16", False, False, True, marks=pytest.mark.slow),
+        ("lstm_layer_norm", "float32", True, True, True),
+        pytest.param("gru_layer_norm", "float32", False, False, False, marks=pytest.mark.slow),
     ],
 )
 def test_networks_of_persistent_kernels(

@@ -125,7 +125,7 @@ std::vector<Job> AllJobs() {
       for (int i = 0; i < static_cast<int>(RnnMode::kCount); ++i) {
         const RnnMode mode = static_cast<RnnMode>(i);
         if (gpu.limits.architecture >= type.oldest &&
-            !KindOf(mode).resets_before && KindOf(mode).num_norms == 0) {
+            !KindOf(mode).resets_before) {
           // Odd sizes use the code for unaligned words.
           for (const int units : {32, 75, 96, 128, 192, 256, 320, 384, 512, 640,
                                   768, 1024, 1536, 2048}) {

@@ -168,7 +168,7 @@ class FakeTeam {
       shared_.push_back({static_cast<char*>(memory), std::free});
     }
     warps_.resize(of_block_.size() * threads / 32);
-    counts_.resize(of_block_.size() * 2);
+    counts_.resize(of_block_.size() * 4);
   }
 
   // The blocks' indices begin with `first`.
@@ -256,7 +256,7 @@ class FakeTeam {
   char* shared_of(int rank) { return shared_[rank].get(); }
   Count& count(const Barrier* barrier, int rank) {
     const size_t at = reinterpret_cast<const char*>(barrier) - shared();
-    return counts_[rank * 2 + at / sizeof(Barrier)];
+    return counts_[rank * 4 + at / sizeof(Barrier)];
   }
   void NoteEvent() { ++events_; }
   void Settle(Count* count) {

@@ -42,6 +42,7 @@ struct Shape {
   int slots;  // Rows of the weights for each unit. Some stand for no gate.
   // 1 if four warps multiply 64 rows of the weights together, as Hopper's do.
   int has_warpgroups;
+  int norms;  // Of a cell that normalises its sums; otherwise 0.
   // Whether floats keep all their digits.
   constexpr bool is_exact() const {
     return products == kSplit || products == kFused;
@@ -84,8 +85,8 @@ struct Shape {
     return has_warpgroups ? 1
                           : (4 + tiles * row_tiles - 1) / (tiles * row_tiles);
   }
-  // Two barriers and, in a stack, a cluster's ticket stand before everything
-  // else in shared memory.
+  // Barriers and, in a stack, a cluster's ticket stand before everything else
+  // in shared memory.
   static constexpr int kBarrierBytes = 128;
   // The bytes of one operand of a pair, for all lanes of a warp.
   static constexpr int kChunkBytes = 32 * 16;
@@ -95,6 +96,22 @@ struct Shape {
   constexpr int powers_bytes() const {
     const int of_sequences = 2 + (has_bands() ? 2 + slices : 0);
     return products == kHalves ? (band_rows() + of_sequences * rows()) * 4 : 0;
+  }
+
+  // So many consecutive lanes have cells of the same sequence, and perhaps all
+  // of the sequence's cells in the block.
+  constexpr int row_lanes() const {
+    return block_units % 32 == 0   ? 32
+           : block_units % 16 == 0 ? 16
+           : block_units % 8 == 0  ? 8
+                                   : 4;
+  }
+  // If a cell normalises, blocks get from each other what the lanes of each
+  // such part know of a sequence: in the two exchanges of a step, so many
+  // chunks of it.
+  constexpr int norm_parts() const { return all_units() / row_lanes(); }
+  constexpr int norm_bytes() const {
+    return norms == 0 ? 0 : (norms / 2 + 1) * rows() * norm_parts() * 16;
   }
 
   // The forward pass multiplies a block's rows of the weights by h.
@@ -131,7 +148,7 @@ struct Shape {
     return has_bands() ? slices * splits * forward_sums_chunks() * 16 : 0;
   }
   constexpr int forward_shared_bytes() const {
-    return kBarrierBytes + powers_bytes() + forward_h_bytes() +
+    return kBarrierBytes + powers_bytes() + norm_bytes() + forward_h_bytes() +
            forward_sums_bytes() +
            (forward_warp_pairs() - resident_pairs) * warps *
                forward_warp_tiles() * 2 * kChunkBytes;
@@ -193,8 +210,8 @@ struct Shape {
     return (has_bands() ? 1 : 2) * operand_bytes(backward_pairs());
   }
   constexpr int backward_shared_bytes() const {
-    return kBarrierBytes + powers_bytes() + backward_slots_bytes() +
-           backward_gradient_bytes() +
+    return kBarrierBytes + powers_bytes() + norm_bytes() +
+           backward_slots_bytes() + backward_gradient_bytes() +
            (backward_pairs() - resident_pairs) * warps * backward_warp_tiles() *
                2 * kChunkBytes;
   }
@@ -294,6 +311,9 @@ struct ForwardDirection {
   void* last_h;
   void* last_c;
   void* all_c;  // [rows, D * H], c after each step; null where it is not asked.
+  // [rows, kNorms], of cells that normalise, in training: pairs of sums, as the
+  // cells' Norm has them.
+  void* norms;
 };
 
 struct ForwardArguments {
@@ -303,6 +323,7 @@ struct ForwardArguments {
   Part part;
   Sequences sequences;
   long long output_stride, state_stride;
+  float epsilon;  // What is added to variances.
   // The directions of a layer, of which the second runs backwards; or one
   // direction for each layer of a stack, the lowest layer first.
   ForwardDirection direction[kMaxLayers];
@@ -331,6 +352,10 @@ struct BackwardDirection {
   float* bias_sums;
   void* projected_backprop;  // [rows, P], the gradients of projections.
   const void* all_c_backprop;
+  const void* norms;
+  // [shares * Shape::rows(), V * H] or [batch, V * H], of cells that normalise:
+  // the sums of the gradients of vectors over each sequence.
+  float* vector_sums;
 };
 
 struct BackwardArguments {
@@ -382,10 +407,7 @@ struct StepBuffers {
   // products, sums.
   void* candidate_operands;
   void* candidate_products;
-  // Only of cells that normalise: sums, as norm_steps.cu has them, and those of
-  // the gradients of vectors, [D, B, kVectors, H], in the backward pass.
-  void* norms;
-  void* vector_sums;
+  void* kept;  // Only of cells that normalise: sums, as norm_steps.cu has them.
   // The powers of two by which floats are halved, as scales.cuh has them, or
   // null: of the rows of the recurrent matrices, [D, G * H], of the sequences'
   // operands, [D, B], and of the operands of the input side, the matrices'
@@ -399,7 +421,6 @@ struct StepBuffers {
   int gate_stride, sequence_stride;  // In a direction's numbers of all gates.
   long long cell_stride;  // From one sequence's first c to the next one's.
   float clip;             // The bound of an LSTM's c, or 0.
-  float epsilon;          // What is added to variances.
   float rate;             // That of recurrent dropout.
   // A random word below this drops its number.
   unsigned int threshold;

@@ -17,6 +17,9 @@
 #include "powers.cuh"
 #include "warpgroup_weights.cuh"
 #include "weights.cuh"
+#if NORMS
+#include "norms.cuh"
+#endif
 
 using cudnn_rnn_tf::persistent::BackwardArguments;
 using cudnn_rnn_tf::persistent::BackwardDirection;
@@ -31,11 +34,7 @@ constexpr int kSlotPitch = kShape.backward_slot_pitch();
 constexpr int kAdders = kShape.backward_adders();
 // The units whose sums a lane has at once.
 constexpr int kLaneUnits = kShape.data_chunk_units();
-// So many consecutive lanes have cells of the same sequence, and perhaps all
-// of the sequence's cells in the block.
-constexpr int kLanesOfRow = BLOCK_UNITS % 32 == 0   ? 32
-                            : BLOCK_UNITS % 16 == 0 ? 16
-                                                    : 8;
+constexpr int kLanesOfRow = kShape.row_lanes();
 constexpr bool kIsInWarp = kLanesOfRow == BLOCK_UNITS;
 #if WARPGROUPS
 using Weights = WarpgroupWeights<kPairs, kTiles, 1>;
@@ -101,8 +100,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   Word* const powers_of_band = largest_of_band + 2 * kRows;
   // In a cluster, this is [2][TEAM][kRows][kSlotPitch]. In another team, it is
   // [kAdders][kRows][BLOCK_UNITS] floats.
-  Item* const parts = reinterpret_cast<Item*>(
-      SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes());
+  char* const of_norms =
+      SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes();
+  Item* const parts = reinterpret_cast<Item*>(of_norms + kShape.norm_bytes());
   float* const sums_of_parts = reinterpret_cast<float*>(parts);
   // [2][kRows], where a row has the block's gradients by unit and then by slot;
   // [kRows] in a band, with the gradients of all its blocks.
@@ -148,10 +148,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   };
   Weights::Held held;
   weights.Load<1>(load_weights, held);
+#if NORMS
+  BackwardNorms norms(of_norms, barriers + 2);
+#endif
   if (IS_CLUSTER && thread == 0) {
-    InitializeBarriers(barriers, 2);
+    InitializeBarriers(barriers, NORMS ? 4 : 2);
     ArmBarrier(barriers, kShape.backward_step_bytes());
     ArmBarrier(barriers + 1, kShape.backward_step_bytes());
+#if NORMS
+    norms.Arm();
+#endif
   }
 
   int share = 0;
@@ -191,17 +197,28 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       for (int slot = 0; slot < kSlots; ++slot) {
         bias_sums[round % kOwnUnits][slot] = InvalidValue();
       }
+#if NORMS
+      for (float& sum : norms.vector_sums[round % kOwnUnits]) {
+        sum = InvalidValue();
+      }
+#endif
     }
     const int steps = Sequence(sequences, first_row).length;
     const int row_step =
         is_reversed ? -sequences.time_stride : sequences.time_stride;
     Item* const gates = static_cast<Item*>(my.gates);
     CellInputs inputs[kRounds];
+#if NORMS
+    Norm<float> loaded[kRounds][kNorms];
+#endif
     const auto load_inputs = [&](int step) {
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
         CellInputs& in = inputs[round];
         in = {};
+#if NORMS
+        for (Norm<float>& norm : loaded[round]) norm = {};
+#endif
         if (step < 0 || step >= length[round]) continue;
         const long long row = row_of[round] + step * row_step;
         const int unit = unit_of[round];
@@ -209,6 +226,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         for (int slot = 0; slot < kSlots; ++slot) {
           in.gates[slot] = gates[(row * kSlots + slot) * NUM_UNITS + unit];
         }
+#if NORMS
+        for (int k = 0; k < kNorms; ++k) {
+          loaded[round][k] =
+              static_cast<const Norm<float>*>(my.norms)[row * kNorms + k];
+        }
+#endif
         in.output_backprop = static_cast<const Item*>(
             my.output_backprop)[row * all.output_stride + unit];
         if constexpr (CellType::kHasC) {
@@ -371,15 +394,26 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int turn = 0; turn <= steps; ++turn) {
       const int step = steps - 1 - turn, current = turn % 2, next = 1 - current;
       // Work that does not depend on what peers send comes before the wait.
-      CellType::Factors<Sum> factors[kRounds];
       float output_backprop[kRounds], c_backprop[kRounds];
       float of_slots[kRounds][kSlots];
+#if NORMS
+      NormedCell cells[kRounds];
+      float h_before[kRounds], c_before[kRounds];
+#else
+      CellType::Factors<Sum> factors[kRounds];
+#endif
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
-        factors[round] =
-            MakeFactors(inputs[round], functions[round % kOwnUnits]);
-        output_backprop[round] = ToFloat(inputs[round].output_backprop);
-        c_backprop[round] = ToFloat(inputs[round].c_backprop);
+        const CellInputs& in = inputs[round];
+#if NORMS
+        cells[round].Set(loaded[round], in, functions[round % kOwnUnits]);
+        h_before[round] = ToFloat(in.h_before);
+        c_before[round] = in.c_before;
+#else
+        factors[round] = MakeFactors(in, functions[round % kOwnUnits]);
+#endif
+        output_backprop[round] = ToFloat(in.output_backprop);
+        c_backprop[round] = ToFloat(in.c_backprop);
       }
       if (!WARPGROUPS) load_inputs(step - 1);
       if (turn > 0 && IS_CLUSTER) {
@@ -442,11 +476,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         if (step < length[round]) {
           carry_h[round] = 0.0f;
           if (kCellSequencesPitch > 0) carry_c[round] += c_backprop[round];
+#if NORMS
+          output_backprop[round] += dh;
+#else
           CellType::Backward(factors[round], dh + output_backprop[round],
                              &carry_h[round], &carry_c[round], of_slots[round]);
+#endif
         }
       }
       if (step < 0) break;
+#if NORMS
+      norms.Run(
+          turn, thread, rank, functions, cells,
+          [&](int round) { return step < length[round]; }, h_before, c_before,
+          output_backprop, carry_h, carry_c, of_slots);
+#endif
       if (kHasPowers) {
 #pragma unroll
         for (int round = 0; round < kRounds; ++round) {
@@ -614,6 +658,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         sums[slot * NUM_UNITS + unit_of[round]] =
             round < kOwnUnits ? bias_sums[round % kOwnUnits][slot] : 0.0f;
       }
+#if NORMS
+      float* const of_vectors =
+          my.vector_sums +
+          static_cast<long long>(first_row + cell.row) * (kVectors * NUM_UNITS);
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        of_vectors[v * NUM_UNITS + unit_of[round]] =
+            round < kOwnUnits ? norms.vector_sums[round % kOwnUnits][v] : 0.0f;
+      }
+#endif
       if (b_of[round] < 0) continue;
       const long long at = b_of[round] * all.state_stride + unit_of[round];
       static_cast<Item*>(my.first_h_backprop)[at] = FromFloat(carry_h[round]);

@@ -2,9 +2,10 @@
 //
 // Whoever compiles sets the macros NUM_UNITS, TEAM, IS_CLUSTER, BLOCK_UNITS,
 // WARPS, SPLITS, ROW_TILES, RESIDENT_PAIRS, IS_STACK, PRODUCTS, SLICES,
-// SLOTS and WARPGROUPS, the fields of a Shape, and those of cell_functions.cuh,
-// defines HAS_RESETS if there are resets, and CELL_SEQUENCES as the number of
-// directions if the c of all steps go to the caller.
+// SLOTS, WARPGROUPS and NORMS, the fields of a Shape, and those of
+// cell_functions.cuh, defines HAS_RESETS if there are resets, and
+// CELL_SEQUENCES as the number of directions if the c of all steps go to the
+// caller.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 
@@ -17,10 +18,10 @@ using cudnn_rnn_tf::persistent::Shape;
 // The numbers in a word: of the data, and of what products read.
 constexpr int kItems = sizeof(Word) / sizeof(Item);
 constexpr int kOperands = PRODUCTS == Shape::kHalves ? 2 : kItems;
-constexpr Shape kShape = {NUM_UNITS,      kOperands, TEAM,     IS_CLUSTER,
-                          BLOCK_UNITS,    WARPS,     SPLITS,   ROW_TILES,
-                          RESIDENT_PAIRS, IS_STACK,  PRODUCTS, SLICES,
-                          SLOTS,          WARPGROUPS};
+constexpr Shape kShape = {NUM_UNITS,      kOperands,  TEAM,     IS_CLUSTER,
+                          BLOCK_UNITS,    WARPS,      SPLITS,   ROW_TILES,
+                          RESIDENT_PAIRS, IS_STACK,   PRODUCTS, SLICES,
+                          SLOTS,          WARPGROUPS, NORMS};
 
 #if defined(HAS_RESETS)
 constexpr bool kHasResets = true;

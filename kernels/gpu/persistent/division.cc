@@ -172,6 +172,14 @@ int ReceivingRegisters(const Shape& shape) {
   return 7 * std::min(senders, 8) + shape.data_chunk_units();
 }
 
+// The registers that a thread takes for the norms of its cells: forward, theirs
+// and what is normalised; backward, also those of the next step, the gradients
+// and, of its units, the sums of the vectors' gradients.
+int RegistersOfNorms(const Shape& shape, bool is_backward) {
+  return (is_backward ? 4 + 7 * Rounds(shape) : 2 + 4 * Rounds(shape)) *
+         shape.norms;
+}
+
 bool HasMargin(const DeviceLimits& gpu, const Shape& shape) {
   return !shape.is_cluster &&
          (shape.is_exact() || !ArchitectureOf(gpu).is_measured);
@@ -195,7 +203,8 @@ PassCost ForwardCost(const DeviceLimits& gpu, const Shape& shape, int batch) {
           8 * tiles + Sums(shape, tiles) + of_below +
               (shape.has_bands() ? 32 + 32 * Rounds(shape)
                                  : 44 + 26 * Rounds(shape)) +
-              (HasMargin(gpu, shape) ? 16 : 0),
+              (HasMargin(gpu, shape) ? 16 : 0) +
+              RegistersOfNorms(shape, /*is_backward=*/false),
           wait};
 }
 
@@ -227,7 +236,8 @@ PassCost BackwardCost(const DeviceLimits& gpu, const Shape& shape) {
                     (!shape.has_bands()       ? 0
                      : gpu.architecture < 100 ? 16
                                               : 48)
-              : 48 + sums + 28 * Rounds(shape) + more,
+              : 48 + sums + 28 * Rounds(shape) + more +
+                    RegistersOfNorms(shape, /*is_backward=*/true),
           wait};
 }
 
@@ -286,6 +296,12 @@ double Cycles(const KernelRequest& request, const DeviceLimits& gpu,
                   : shape.has_bands()  ? 2.0 * wide + 450.0 * rounds
                                        : 1.2 * wide + 100.0 * rounds);
   }
+  // A cell that normalises adds sums over lanes, and two exchanges.
+  work += 20.0 * shape.norms * shape.warps * Rounds(shape);
+  const double wait =
+      cost.wait + (shape.norms > 0
+                       ? 2.0 * ClusterWait(gpu, shape, shape.norm_bytes() / 2)
+                       : 0.0);
   const int registers =
       CeilDiv(cost.registers + 8 * cost.tiles * shape.resident_pairs, 8) * 8;
   const int room = std::min(gpu.registers / (32 * shape.warps * registers),
@@ -294,7 +310,7 @@ double Cycles(const KernelRequest& request, const DeviceLimits& gpu,
                     request.num_dirs * shape.Stages(request.num_layers);
   const int turns = CeilDiv(teams, TeamsAtOnce(gpu, shape));
   const int together = std::clamp(room, 1, turns);
-  return CeilDiv(turns, together) * (cost.wait + together * work);
+  return CeilDiv(turns, together) * (wait + together * work);
 }
 
 }  // namespace
@@ -353,6 +369,8 @@ std::vector<Division> Divisions(const KernelRequest& request,
           shape.products = products;
           shape.slices = slices;
           shape.has_warpgroups = has_warpgroups;
+          shape.norms = static_cast<int>(KindOf(request.rnn_mode).num_norms);
+          if (shape.norms > 0 && (!is_cluster || shape.is_stack)) continue;
           shape.slots = shape.has_bands() && !has_warpgroups
                             ? KindOf(request.rnn_mode).num_gates
                             : 4;
@@ -435,7 +453,8 @@ std::vector<std::string> ShapeMacros(const Shape& shape) {
                                     {"PRODUCTS", shape.products},
                                     {"SLICES", shape.slices},
                                     {"SLOTS", shape.slots},
-                                    {"WARPGROUPS", shape.has_warpgroups}}) {
+                                    {"WARPGROUPS", shape.has_warpgroups},
+                                    {"NORMS", shape.norms}}) {
     macros.push_back(std::string(name) + '=' + std::to_string(value));
   }
   return macros;

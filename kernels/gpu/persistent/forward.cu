@@ -20,6 +20,9 @@
 #include "stack.cuh"
 #include "warpgroup_weights.cuh"
 #include "weights.cuh"
+#if NORMS
+#include "norms.cuh"
+#endif
 
 using cudnn_rnn_tf::persistent::ForwardArguments;
 using cudnn_rnn_tf::persistent::ForwardDirection;
@@ -121,8 +124,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   float* const row_powers =
       reinterpret_cast<float*>(SharedMemory() + Shape::kBarrierBytes);
   float* const sequence_powers = row_powers + kShape.band_rows();
-  char* const states =
+  char* const of_norms =
       SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes();
+  char* const states = of_norms + kShape.norm_bytes();
   // [SPLITS][kRows], where a row has the sums by unit and then by slot; [kRows]
   // in a band.
   float* const sums_of_block =
@@ -192,10 +196,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                               word / 4 * kColumn)[word % 4] =
           ToOperands(values);
     }
+#if NORMS
+    const ForwardNorms norms(of_norms, barriers + 2);
+#endif
     if (IS_CLUSTER && thread == 0) {
-      InitializeBarriers(barriers, 2);
+      InitializeBarriers(barriers, NORMS ? 4 : 2);
       ArmBarrier(barriers, kShape.forward_step_bytes());
       ArmBarrier(barriers + 1, kShape.forward_step_bytes());
+#if NORMS
+      norms.Arm();
+#endif
     }
 
     // The thread's cells. A GRU's candidate has its biases in two slots.
@@ -515,10 +525,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       SynchronizeBlock();
       if (WARPGROUPS) take_inputs();
 
-      float gate_values[kRounds][kSlots];
-#pragma unroll
-      for (int round = 0; round < kRounds; ++round) {
-        const Cell cell(round, thread);
+      const auto add_sums = [&](int round) {
         float of_cell[SLOTS] = {};
         read_sums(round, kKeepsPowers || step == 0, of_cell);
         if (is_anew[round]) {
@@ -526,13 +533,37 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
           for (int gate = 0; gate < kGates; ++gate) of_cell[gate] = 0.0f;
         }
-        float new_h = h[round], new_c = c[round];
 #pragma unroll
         for (int gate = 0; gate < kGates; ++gate) {
           added[round][CellType::RecurrentSlot(gate)] += of_cell[gate];
         }
+      };
+#if NORMS
+      NormedCell cells[kRounds];
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
+        add_sums(round);
+#pragma unroll
+        for (int slot = 0; slot < kSlots; ++slot) {
+          cells[round].z[slot] = added[round][slot];
+        }
+      }
+      norms.Run(step, thread, rank, all.epsilon, functions, c, cells);
+#endif
+      [[maybe_unused]] float gate_values[kRounds][kSlots];
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
+        const Cell cell(round, thread);
+#if NORMS
+        float new_h = h[round], new_c = c[round];
+        CellType::Outer(functions[round % kOwnUnits], cells[round].y,
+                        cells[round].last, &new_h, &new_c);
+#else
+        add_sums(round);
+        float new_h = h[round], new_c = c[round];
         CellType::Forward(functions[round % kOwnUnits], added[round], &new_h,
                           &new_c, gate_values[round]);
+#endif
         if (step < length[round]) {
           h[round] = new_h;
           c[round] = new_c;
@@ -581,8 +612,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #if defined(IS_TRAINING)
 #pragma unroll
         for (int slot = 0; slot < kSlots; ++slot) {
-          gate_at(round, step, slot) = FromFloat(gate_values[round][slot]);
+          gate_at(round, step, slot) =
+              FromFloat(NORMS ? added[round][slot] : gate_values[round][slot]);
         }
+#if NORMS
+        for (int k = 0; k < kNorms && unit_of[round] == 0; ++k) {
+          static_cast<Norm<float>*>(my.norms)[row * kNorms + k] =
+              cells[round].norms[k];
+        }
+#endif
         if constexpr (CellType::kHasC) {
           static_cast<Item*>(my.cells)[row * NUM_UNITS + unit_of[round]] =
               FromFloat(c[round]);

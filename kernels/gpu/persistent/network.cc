@@ -43,7 +43,6 @@ RnnStatus CheckProblem(const RnnProblem& problem) {
   if (spec.resets_before()) {
     return Unsupported("a GRU's reset gate before the product");
   }
-  if (spec.normalizes()) return Unsupported("layer normalization");
   if (spec.has_zoneout()) return Unsupported("zoneout");
   if (spec.cell_clip > 0.0f) return Unsupported("cell clipping");
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
@@ -290,6 +289,7 @@ RnnStatus Network::Forward(const Handles& handles,
       is_training ? reserve.order : workspace.order, buffers.resets);
   arguments.output_stride = spec_.layer_output_size();
   arguments.state_stride = StateStride();
+  arguments.epsilon = spec_.layer_norm_epsilon;
   const auto set_to_ones = [&](void* steps, int64_t width) {
     return EnqueueFill(handles.stream, steps, 0xFF, rows_ * width * item_);
   };
@@ -352,6 +352,7 @@ RnnStatus Network::Forward(const Handles& handles,
       direction.recurrent_bias = Param(buffers.params, at.recurrent_bias);
       direction.gates = gates;
       direction.cells = kept.cells[d];
+      direction.norms = kept.norms[d];
       direction.unprojected =
           is_training ? kept.unprojected[d] : workspace.unprojected[d];
       direction.first_h = At(buffers.input_h, state);

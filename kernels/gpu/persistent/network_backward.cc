@@ -200,6 +200,8 @@ struct Network::BackwardPass {
       direction.vectors = network.Param(buffers.params, at.vectors);
       direction.gates = kept.gates[d];
       direction.cells = kept.cells[d];
+      direction.norms = kept.norms[d];
+      direction.vector_sums = workspace.vector_sums[d];
       direction.first_h = network.At(buffers.input_h, state);
       direction.output =
           network.At(l + 1 == spec.num_layers ? buffers.output : kept.output,
@@ -349,14 +351,9 @@ struct Network::BackwardPass {
         const int64_t vectors =
             layout.pseudo_layer(l * spec.num_dirs() + d).vectors;
         if (spec.normalizes()) {
-          const int64_t numbers = spec.kind().num_vectors * spec.num_units;
-          const int64_t of_direction =
-              network.problem_.batch_size * numbers * network.sum_;
           CRNN_RETURN_IF_ERROR(auxiliary.AddParts(
-              handles.stream, numbers, network.problem_.batch_size,
-              static_cast<const char*>(
-                  workspace.step_memory->buffers.vector_sums) +
-                  d * of_direction,
+              handles.stream, spec.kind().num_vectors * spec.num_units,
+              network.BiasRows(), workspace.vector_sums[d],
               network.At(buffers.params_backprop, vectors)));
         } else if (vectors >= 0) {
           CRNN_RETURN_IF_ERROR(auxiliary.SumVectors(

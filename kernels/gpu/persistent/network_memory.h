@@ -77,6 +77,7 @@ struct Network::Kept : Memory {
 struct Network::Reserve : Kept {
   struct OfLayer {
     std::array<char*, kMaxDirs> gates = {}, cells = {}, unprojected = {};
+    std::array<float*, kMaxDirs> norms = {};
     // Before dropout; the last layer's goes to the caller.
     char* output = nullptr;
   };
@@ -91,6 +92,7 @@ struct Network::Reserve : Kept {
           layer.cells[d] = TakeSteps(spec.num_units);
         }
         if (spec.num_proj > 0) layer.unprojected[d] = TakeSteps(spec.num_units);
+        layer.norms[d] = TakeSums(network.rows_ * 2 * spec.kind().num_norms);
       }
       if (l + 1 < spec.num_layers) {
         layer.output = TakeSteps(spec.layer_output_size());
@@ -188,6 +190,7 @@ struct Network::BackwardWorkspace : Workspace {
   // The states before each step as a gate reads them; gates use it by turns.
   void* masked_h = nullptr;
   std::array<float*, kMaxDirs> bias_sums = {};  // In float64, doubles.
+  std::array<float*, kMaxDirs> vector_sums = {};
   std::array<char*, kMaxDirs> projected_backprop = {};
   std::array<char*, kMaxDirs> unprojected_backprop = {};
   // The gradient of a layer's output, which that of its input replaces; null if
@@ -213,6 +216,10 @@ struct Network::BackwardWorkspace : Workspace {
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
       bias_sums[d] =
           TakeSums(network.BiasRows() * network.slots_ * spec.num_units);
+      if (spec.normalizes()) {
+        vector_sums[d] = TakeSums(network.BiasRows() * spec.kind().num_vectors *
+                                  spec.num_units);
+      }
       if (spec.num_proj > 0) projected_backprop[d] = TakeSteps(spec.num_proj);
       if (network.folds()) {
         unprojected_backprop[d] = TakeSteps(spec.num_units);

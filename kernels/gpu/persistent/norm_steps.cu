@@ -10,7 +10,7 @@ namespace {
 constexpr int kMostThreads = StepBuffers::kMostThreadsOfNorms;
 constexpr int kNorms = CellType::kNorms, kLast = kNorms - 1;
 // The numbers that a block keeps for each unit, in this order.
-constexpr int kInner = 0, kGradientOfH = 1, kGradientOfC = 2, kOfNorms = 3;
+constexpr int kInner = 0, kCandidate = 1, kLastSlot = 2, kOfNorms = 3;
 static_assert(kOfNorms == StepBuffers::kNumbersBesideNorms);
 // In the forward pass, the gates' sums follow the results of Inner.
 constexpr int kSums = 1;
@@ -47,37 +47,35 @@ void SumOverBlock(Sum* values) {
 struct Norms {
   const StepBuffers& steps;
   const void* const vectors;
-  Sum mean[kNorms] = {}, scale[kNorms] = {};
+  Norm<Sum> norm[kNorms] = {};
 
   // Computes norms [first, last) of the sums that sum_of(norm, unit) returns.
   template <int first, int last, typename SumOf>
-  void Find(const SumOf& sum_of) {
+  void Find(Sum epsilon, const SumOf& sum_of) {
     const Sum units = static_cast<Sum>(steps.units);
     Sum totals[kNorms] = {}, squares[kNorms] = {};
     for (int unit = threadIdx.x; unit < steps.units; unit += blockDim.x) {
       for (int k = first; k < last; ++k) totals[k] += sum_of(k, unit);
     }
     SumOverBlock<last - first>(totals + first);
-    for (int k = first; k < last; ++k) mean[k] = totals[k] / units;
+    for (int k = first; k < last; ++k) norm[k].mean = totals[k] / units;
     for (int unit = threadIdx.x; unit < steps.units; unit += blockDim.x) {
       for (int k = first; k < last; ++k) {
-        const Sum centred = sum_of(k, unit) - mean[k];
+        const Sum centred = sum_of(k, unit) - norm[k].mean;
         squares[k] += centred * centred;
       }
     }
     SumOverBlock<last - first>(squares + first);
     for (int k = first; k < last; ++k) {
-      scale[k] =
-          1.0f / sqrt(squares[k] / units + static_cast<Sum>(steps.epsilon));
+      norm[k].scale = 1.0f / sqrt(squares[k] / units + epsilon);
     }
   }
-  Sum Standard(int k, Sum sum) const { return (sum - mean[k]) * scale[k]; }
   Sum Gamma(int k, int unit) const {
     return LoadItem(vectors, 2 * k * steps.units + unit);
   }
   Sum Of(int k, int unit, Sum sum) const {
-    return Standard(k, sum) * Gamma(k, unit) +
-           LoadItem(vectors, (2 * k + 1) * steps.units + unit);
+    return norm[k].Of(sum, Gamma(k, unit),
+                      LoadItem(vectors, (2 * k + 1) * steps.units + unit));
   }
   // The normalised sums of the gates.
   void OfGates(const Sum* z, int unit, Sum* y) const {
@@ -88,7 +86,7 @@ struct Norms {
 // The numbers that the block keeps.
 Sum& Kept(const StepBuffers& steps, int number, int unit) {
   const Index first = static_cast<Index>(blockIdx.x) * (kNorms + kOfNorms);
-  return static_cast<Sum*>(steps.norms)[(first + number) * steps.units + unit];
+  return static_cast<Sum*>(steps.kept)[(first + number) * steps.units + unit];
 }
 
 }  // namespace
@@ -122,8 +120,9 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
         Kept(steps, kSums + slot, unit) = z[slot];
       }
     }
-    norms.Find<0, kLast>(
-        [&](int k, int unit) { return Kept(steps, kSums + k, unit); });
+    norms.Find<0, kLast>(all.epsilon, [&](int k, int unit) {
+      return Kept(steps, kSums + k, unit);
+    });
     for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
       Sum z[kSlots], y[kLast], h = 0.0f, c = 0.0f;
       ReadStates(of_unit(unit), step, &h, &c);
@@ -131,7 +130,11 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
       Kept(steps, kInner, unit) = CellType::Inner(functions, y, z, c);
     }
     norms.Find<kLast, kNorms>(
-        [&](int, int unit) { return Kept(steps, kInner, unit); });
+        all.epsilon, [&](int, int unit) { return Kept(steps, kInner, unit); });
+    for (int k = 0; k < kNorms && steps.is_training && threadIdx.x == 0; ++k) {
+      static_cast<Norm<Sum>*>(first.my.norms)[first.RowAt(step) * kNorms + k] =
+          norms.norm[k];
+    }
   }
   for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
     const Own<ForwardArguments> at = of_unit(unit);
@@ -158,8 +161,8 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
   const Own<BackwardArguments> first = of_unit(0);
   const bool is_last = first.IsLast(step);
   const auto sum_of_vector = [&](int number, int unit) -> Sum& {
-    const Index before = static_cast<Index>(blockIdx.x) * kVectors + number;
-    return static_cast<Sum*>(steps.vector_sums)[before * units + unit];
+    const Index before = static_cast<Index>(first.b) * kVectors + number;
+    return reinterpret_cast<Sum*>(first.my.vector_sums)[before * units + unit];
   };
   if (step < 0 || first.IsPadding(step)) {
     for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
@@ -194,27 +197,17 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
     if constexpr (CellType::kHasC) return CellBefore(of_unit(unit), step);
     return 0.0f;
   };
-  norms.Find<0, kLast>(sum_of_gate);
-  for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
-    const Own<BackwardArguments> at = of_unit(unit);
-    Sum dh, dc, z[kSlots], y[kLast];
-    ReadGradients(at, step, &dh, &dc);
-    dh += LoadItem(at.my.output_backprop, row * all.output_stride + unit);
-    Kept(steps, kGradientOfH, unit) = dh;
-    Kept(steps, kGradientOfC, unit) = dc;
-    load(unit, z, y);
-    Kept(steps, kInner, unit) =
-        CellType::Inner(functions, y, z, cell_before(unit));
+  for (int k = 0; k < kNorms; ++k) {
+    norms.norm[k] =
+        static_cast<const Norm<Sum>*>(first.my.norms)[row * kNorms + k];
   }
-  norms.Find<kLast, kNorms>(
-      [&](int, int unit) { return Kept(steps, kInner, unit); });
 
   // `d` is the gradient of the result of norm k for a sum. Its totals over the
   // units, and those of its products with what is standardized, are known when
   // all units have been met; only then Through is the gradient of the sum.
   Sum totals[2 * kNorms] = {};
   const auto meet = [&](int k, int unit, Sum sum, Sum d) {
-    const Sum standard = norms.Standard(k, sum);
+    const Sum standard = norms.norm[k].Standard(sum);
     Sum& of_gamma = sum_of_vector(2 * k, unit);
     Sum& of_beta = sum_of_vector(2 * k + 1, unit);
     of_gamma = (is_last ? 0.0f : of_gamma) + d * standard;
@@ -225,22 +218,24 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
     totals[2 * k + 1] += d * standard;
   };
   const auto through = [&](int k, int unit, Sum sum) {
-    const Sum means =
-        totals[2 * k] + norms.Standard(k, sum) * totals[2 * k + 1];
-    return norms.scale[k] *
-           (Kept(steps, kOfNorms + k, unit) - means / static_cast<Sum>(units));
+    const Sum count = static_cast<Sum>(units);
+    return norms.norm[k].Through(Kept(steps, kOfNorms + k, unit), sum,
+                                 totals[2 * k] / count,
+                                 totals[2 * k + 1] / count);
   };
 
   for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
     const Own<BackwardArguments> at = of_unit(unit);
-    Sum z[kSlots], y[kLast], dy[kLast], h_before = 0.0f, carry_h = 0.0f;
+    Sum dh, dc, z[kSlots], y[kLast], dy[kLast], h_before = 0.0f, carry_h = 0.0f;
+    ReadGradients(at, step, &dh, &dc);
+    dh += LoadItem(at.my.output_backprop, row * all.output_stride + unit);
     load(unit, z, y);
     if constexpr (CellType::kReadsH) h_before = HBefore(at, step);
-    const Sum inner = Kept(steps, kInner, unit);
+    const Sum inner = CellType::Inner(functions, y, z, cell_before(unit));
+    Kept(steps, kInner, unit) = inner;
     const Sum d =
         CellType::OuterBackward(functions, y, norms.Of(kLast, unit, inner),
-                                h_before, Kept(steps, kGradientOfH, unit),
-                                Kept(steps, kGradientOfC, unit), &carry_h, dy);
+                                h_before, dh, dc, &carry_h, dy);
     if constexpr (CellType::kReadsH) {
       at.CarriedH() = is_anew ? 0.0f : carry_h;
     }
@@ -265,8 +260,8 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
     // These are not normalised, and wait here for the others.
     static_assert(kSlots == kLast || kSlots == kLast + 2);
     if constexpr (kSlots > kLast) {
-      Kept(steps, kGradientOfH, unit) = dz[kLast];
-      Kept(steps, kGradientOfC, unit) = dz[kSlots - 1];
+      Kept(steps, kCandidate, unit) = dz[kLast];
+      Kept(steps, kLastSlot, unit) = dz[kSlots - 1];
     }
   }
   SumOverBlock<2 * kLast>(totals);
@@ -278,8 +273,8 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
     for (int slot = 0; slot < kSlots; ++slot) {
       gradients[slot] = slot < kLast
                             ? through(slot, unit, ToFloat(gates[slot * units]))
-                        : slot == kLast ? Kept(steps, kGradientOfH, unit)
-                                        : Kept(steps, kGradientOfC, unit);
+                        : slot == kLast ? Kept(steps, kCandidate, unit)
+                                        : Kept(steps, kLastSlot, unit);
       gates[slot * units] = FromFloat(gradients[slot]);
       bias_sums[slot * units] =
           (is_last ? 0.0f : bias_sums[slot * units]) + gradients[slot];

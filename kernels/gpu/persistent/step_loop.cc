@@ -104,7 +104,6 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
   buffers.cell_stride =
       units * (problem.time_major ? 1 : spec.num_pseudo_layers());
   buffers.clip = spec.cell_clip;
-  buffers.epsilon = spec.layer_norm_epsilon;
   buffers.rate = spec.recurrent_dropout;
   buffers.threshold = DropoutThreshold(spec.recurrent_dropout);
   buffers.is_training = problem.is_training;
@@ -125,10 +124,7 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
   if (spec.normalizes()) {
     const CellKind& kind = spec.kind();
     const int numbers = kind.num_norms + StepBuffers::kNumbersBesideNorms;
-    buffers.norms = arena->Take<char>(states * numbers * sum);
-    if (is_backward) {
-      buffers.vector_sums = arena->Take<char>(states * kind.num_vectors * sum);
-    }
+    buffers.kept = arena->Take<char>(states * numbers * sum);
   }
   if (spec.num_proj == 0) return;
   const int64_t projected = dirs * problem.batch_size * outputs;
