@@ -326,15 +326,19 @@ def clip_cell_state(config: RnnConfig, c: tf.Tensor) -> tf.Tensor:
 def _lengths_where_they_are(lengths: Any) -> tf.Tensor:
     """Returns lengths as the op on a GPU takes them: int32 in host memory or int64 in the GPU's.
 
-    Lengths that are known already stay in host memory, so that the op can check them. Others may
-    have been computed on the GPU, which must not be waited for. Lengths that are None become an
-    int64: TensorFlow keeps int32 constants of a GPU's functions in host memory and would copy even
-    an empty one in each step.
+    Lengths that are known already stay in host memory, so that the op can check them. So do int32
+    arguments of functions, which TensorFlow keeps there: a copy to the GPU would begin after all
+    that the GPU has to do, and the host would wait for it in each step. Others may have been
+    computed on the GPU, which must not be waited for. Lengths that are None become an int64:
+    TensorFlow keeps int32 constants of a GPU's functions in host memory and would copy even an
+    empty one in each step.
     """
     if lengths is None:
         return tf.constant([], tf.int64)
     lengths = tf.convert_to_tensor(lengths)
     if not tf.executing_eagerly():
+        if lengths.dtype == tf.int32 and lengths.op.type == "Placeholder":
+            return lengths
         known = tf.get_static_value(lengths)
     else:
         known = lengths.numpy() if lengths.backing_device.endswith("CPU:0") else None

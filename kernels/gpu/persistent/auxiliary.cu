@@ -152,38 +152,122 @@ extern "C" __global__ void gather_inputs(Index count, int units, int gates,
   }
 }
 
-// Copies [rows, width] but writes zeros past the sequences' ends, where `from`
-// may hold anything.
-extern "C" __global__ void copy_without_padding(Sequences all, Index count,
-                                                int width, const Item* from,
-                                                Item* to) {
-  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
-    const Step step = StepOfRow(all, i / width);
-    to[i] = step.time < all.lengths[step.b] ? from[i] : FromFloat(0.0f);
-  }
-}
+// Steps that are given, [rows, width]. Past the sequences' ends, where `from`
+// may hold anything, they are zeros.
+struct GivenSteps {
+  Sequences all;
+  int width;
+  const Item* from;
 
-// Copies the states before each step, [rows, width], with zeros where a
-// sequence starts anew and past the sequences' ends. Rows of the states after
-// each step are `pitch` numbers apart, and the first states `stride`.
-extern "C" __global__ void shift_states(Sequences all, Index count, int width,
-                                        bool is_reversed, const Item* states,
-                                        Index pitch, const Item* first,
-                                        Index stride, Item* to) {
-  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
-    const Index row = i / width;
-    const int unit = static_cast<int>(i % width);
+  // Returns the numbers of a row, or null for zeros.
+  const Item* operator()(Index row) const {
+    const Step step = StepOfRow(all, row);
+    const bool exists =
+        all.lengths == nullptr || step.time < all.lengths[step.b];
+    return exists ? from + row * width : nullptr;
+  }
+};
+
+// The states before each step, which are zeros where a sequence starts anew and
+// past the sequences' ends. Rows of the states after each step are `pitch`
+// numbers apart, and the first states `stride`.
+struct PreviousStates {
+  Sequences all;
+  bool is_reversed;
+  const Item* states;
+  Index pitch;
+  const Item* first;
+  Index stride;
+
+  const Item* operator()(Index row) const {
     const Step at = StepOfRow(all, row);
     const Sequence sequence(all, at.b);
     const int step = is_reversed ? sequence.length - 1 - at.time : at.time;
-    const bool has_none =
-        at.time >= sequence.length || StartsAnew(all, step, row, is_reversed);
-    to[i] =
-        has_none ? FromFloat(0.0f)
-        : step > 0
-            ? states[sequence.RowAt(all, step - 1, is_reversed) * pitch + unit]
-            : first[at.b * stride + unit];
+    if (at.time >= sequence.length || StartsAnew(all, step, row, is_reversed)) {
+      return nullptr;
+    }
+    return step > 0
+               ? states + sequence.RowAt(all, step - 1, is_reversed) * pitch
+               : first + at.b * stride;
   }
+};
+
+// Copies rows, [rows, width]. A warp takes a row.
+template <typename Source>
+static void CopyRows(Index rows, int width, const Source& source, Item* to) {
+  constexpr int kOfChunk = sizeof(Chunk) / sizeof(Item);
+  const int lane = threadIdx.x % 32;
+  for (Index row = FirstIndex() / 32; row < rows; row += IndexStep() / 32) {
+    const Item* const from = source(row);
+    Item* const mine = to + row * width;
+    const bool is_aligned =
+        (reinterpret_cast<Index>(from) | reinterpret_cast<Index>(mine)) %
+            sizeof(Chunk) ==
+        0;
+    const int chunks = is_aligned ? width / kOfChunk : 0;
+    for (int i = lane; i < chunks; i += 32) {
+      reinterpret_cast<Chunk*>(mine)[i] =
+          from == nullptr ? Chunk{} : reinterpret_cast<const Chunk*>(from)[i];
+    }
+    for (int i = chunks * kOfChunk + lane; i < width; i += 32) {
+      mine[i] = from == nullptr ? FromFloat(0.0f) : from[i];
+    }
+  }
+}
+
+extern "C" __global__ void copy_without_padding(Sequences all, Index rows,
+                                                int width, const Item* from,
+                                                Item* to) {
+  CopyRows(rows, width, GivenSteps{all, width, from}, to);
+}
+
+extern "C" __global__ void shift_states(Sequences all, Index rows, int width,
+                                        bool is_reversed, const Item* states,
+                                        Index pitch, const Item* first,
+                                        Index stride, Item* to) {
+  CopyRows(rows, width,
+           PreviousStates{all, is_reversed, states, pitch, first, stride}, to);
+}
+
+// Copies rows, [rows, width], as [width, to_pitch]. Blocks have 32 x 8 threads.
+template <typename Source>
+static void TransposeRows(Index rows, int width, const Source& source,
+                          Index to_pitch, Item* to) {
+  __shared__ Item tile[32][33];
+  const Index across = (width + 31) / 32, tiles = across * ((rows + 31) / 32);
+  const int x = threadIdx.x;
+  for (Index i = blockIdx.x; i < tiles; i += gridDim.x) {
+    const Index first_row = i / across * 32;
+    const int first_column = static_cast<int>(i % across) * 32;
+    for (int y = threadIdx.y; y < 32; y += 8) {
+      if (first_row + y >= rows || first_column + x >= width) continue;
+      const Item* const from = source(first_row + y);
+      tile[y][x] = from == nullptr ? FromFloat(0.0f) : from[first_column + x];
+    }
+    __syncthreads();
+    for (int y = threadIdx.y; y < 32; y += 8) {
+      if (first_row + x < rows && first_column + y < width) {
+        to[(first_column + y) * to_pitch + first_row + x] = tile[x][y];
+      }
+    }
+    __syncthreads();
+  }
+}
+
+extern "C" __global__ void transpose_steps(Sequences all, Index rows, int width,
+                                           Index to_pitch, const Item* from,
+                                           Item* to) {
+  TransposeRows(rows, width, GivenSteps{all, width, from}, to_pitch, to);
+}
+
+extern "C" __global__ void transpose_states(Sequences all, Index rows,
+                                            int width, bool is_reversed,
+                                            const Item* states, Index pitch,
+                                            const Item* first, Index stride,
+                                            Index to_pitch, Item* to) {
+  TransposeRows(rows, width,
+                PreviousStates{all, is_reversed, states, pitch, first, stride},
+                to_pitch, to);
 }
 
 // The following are for layers with projections around the persistent kernels.
@@ -254,35 +338,6 @@ extern "C" __global__ void add_gradients(Sequences all, Index count, int width,
     } else if (sequence.length == 0 && at.time == 0) {
       of_first[state] = sequence.is_invalid ? FromFloat(sum) : of_last[state];
     }
-  }
-}
-
-// Copies [rows, width] as [width, pitch], but writes zeros past the sequences'
-// ends if lengths are given. Blocks have 32 x 8 threads.
-extern "C" __global__ void transpose_steps(Sequences all, Index rows, int width,
-                                           Index pitch, const Item* from,
-                                           Item* to) {
-  __shared__ Item tile[32][33];
-  const Index across = (width + 31) / 32, tiles = across * ((rows + 31) / 32);
-  const int x = threadIdx.x;
-  for (Index i = blockIdx.x; i < tiles; i += gridDim.x) {
-    const Index first_row = i / across * 32;
-    const int first_column = static_cast<int>(i % across) * 32;
-    for (int y = threadIdx.y; y < 32; y += 8) {
-      const Index row = first_row + y;
-      if (row >= rows || first_column + x >= width) continue;
-      const Step step = StepOfRow(all, row);
-      tile[y][x] = all.lengths == nullptr || step.time < all.lengths[step.b]
-                       ? from[row * width + first_column + x]
-                       : FromFloat(0.0f);
-    }
-    __syncthreads();
-    for (int y = threadIdx.y; y < 32; y += 8) {
-      if (first_row + x < rows && first_column + y < width) {
-        to[(first_column + y) * pitch + first_row + x] = tile[x][y];
-      }
-    }
-    __syncthreads();
   }
 }
 

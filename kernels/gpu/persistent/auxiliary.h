@@ -90,20 +90,24 @@ class Auxiliary {
   RnnStatus CopyWithoutPadding(CUstream stream, const Sequences& sequences,
                                int64_t width, const void* from,
                                void* to) const {
-    const int64_t count = Rows() * width;
-    return Enqueue(kCopyWithoutPadding, stream, GridOver(count), sequences,
-                   count, static_cast<int>(width), from, to);
+    return Enqueue(kCopyWithoutPadding, stream, GridOver(Rows() * 32),
+                   sequences, Rows(), static_cast<int>(width), from, to);
   }
   // Copies the states before each step of a direction of `arguments`, [rows,
-  // width].
+  // width], or with a pitch as [width, to_pitch].
   RnnStatus ShiftStates(CUstream stream, const BackwardArguments& arguments,
-                        int64_t direction, int64_t width, void* to) const {
-    const int64_t count = Rows() * width;
-    return Enqueue(
-        kShiftStates, stream, GridOver(count), Unordered(arguments.sequences),
-        count, static_cast<int>(width), direction == 1,
-        arguments.direction[direction].output, arguments.output_stride,
-        arguments.direction[direction].first_h, arguments.state_stride, to);
+                        int64_t direction, int64_t width, int64_t to_pitch,
+                        void* to) const {
+    const BackwardDirection& my = arguments.direction[direction];
+    const auto enqueue = [&](Entry entry, const Grid& grid, auto... target) {
+      return Enqueue(entry, stream, grid, Unordered(arguments.sequences),
+                     Rows(), static_cast<int>(width), direction == 1, my.output,
+                     arguments.output_stride, my.first_h,
+                     arguments.state_stride, target...);
+    };
+    return to_pitch == 0
+               ? enqueue(kShiftStates, GridOver(Rows() * 32), to)
+               : enqueue(kTransposeStates, GridOfTiles(width), to_pitch, to);
   }
   // The following are for layers with projections, whose strides of outputs and
   // states `all` has.
@@ -135,9 +139,7 @@ class Auxiliary {
   RnnStatus TransposeSteps(CUstream stream, const Sequences& sequences,
                            int64_t width, int64_t pitch, const void* from,
                            void* to) const {
-    const int64_t tiles = CeilDiv(Rows(), 32) * CeilDiv(width, 32);
-    return Enqueue(kTransposeSteps, stream,
-                   {std::min(tiles, kMaxBlocksOfNumbers), 32, 8}, sequences,
+    return Enqueue(kTransposeSteps, stream, GridOfTiles(width), sequences,
                    Rows(), static_cast<int>(width), pitch, from, to);
   }
   // Sums are floats or, in float64, doubles.
@@ -187,6 +189,7 @@ class Auxiliary {
     kStoreLastStates,
     kAddGradients,
     kTransposeSteps,
+    kTransposeStates,
     kSumBiases,
     kAddParts,
     kNumEntries
@@ -196,13 +199,18 @@ class Auxiliary {
       "apply_dropout",        "spread_inputs", "gather_inputs",
       "copy_without_padding", "shift_states",  "add_first_products",
       "store_last_states",    "add_gradients", "transpose_steps",
-      "sum_biases",           "add_parts"};
+      "transpose_states",     "sum_biases",    "add_parts"};
 
   static Sequences Unordered(Sequences sequences) {
     sequences.order = nullptr;  // Row b of all buffers is sequence b's.
     return sequences;
   }
   int64_t Rows() const { return int64_t{batch_} * steps_; }
+  // The grid of a kernel that transposes [rows, width].
+  Grid GridOfTiles(int64_t width) const {
+    const int64_t tiles = CeilDiv(Rows(), 32) * CeilDiv(width, 32);
+    return {std::min(tiles, kMaxBlocksOfNumbers), 32, 8};
+  }
   template <typename... Arguments>
   RnnStatus Enqueue(Entry entry, CUstream stream, const Grid& grid,
                     const Arguments&... arguments) const {

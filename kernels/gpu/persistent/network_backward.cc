@@ -146,9 +146,15 @@ struct Network::BackwardPass {
     const bool has_masks = network.problem_.has_recurrent_dropout();
     const bool halved = network.halves_.has_value();
     const Sequences sequences = WithoutLengths(arguments.sequences);
-    CRNN_RETURN_IF_ERROR(auxiliary.ShiftStates(handles.stream, arguments, d,
-                                               outputs, previous_h));
+    // Nothing but these products reads the states that are transposed.
+    const bool transposes = !has_masks && network.IsTransposed(outputs);
     Factor operand = {};
+    if (transposes) {
+      operand = {workspace.operand, network.TransposedPitch(), true};
+    }
+    CRNN_RETURN_IF_ERROR(auxiliary.ShiftStates(
+        handles.stream, arguments, d, outputs, operand.pitch,
+        transposes ? workspace.operand : previous_h));
     for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
       const int64_t offset = at.recurrent_weights + gate * units * outputs;
       const bool is_joint = gate < kind.joint_gates;
@@ -168,10 +174,10 @@ struct Network::BackwardPass {
       } else {
         count = is_joint ? kind.joint_gates : 1;
       }
-      if (gate == 0 || has_masks) {
-        CRNN_RETURN_IF_ERROR(MakeOperand(
-            sequences, d, /*may_transpose=*/!has_masks, outputs, outputs,
-            has_masks ? workspace.masked_h : previous_h, &operand));
+      if (has_masks || (gate == 0 && !transposes)) {
+        CRNN_RETURN_IF_ERROR(
+            MakeOperand(sequences, d, /*may_transpose=*/false, outputs, outputs,
+                        has_masks ? workspace.masked_h : previous_h, &operand));
       }
       CRNN_RETURN_IF_ERROR(MultiplySteps(count * units, outputs,
                                          OfGates(direction, slot), operand,
