@@ -136,6 +136,9 @@ CASES += [large_case(_RNG, 1000 + i) for i in range(40)]
 CASES += [large_case(_RNG, 2000 + i, most=True) for i in range(14)]
 CASES += [stack_case(_RNG, 2500 + i) for i in range(40)]
 CASES += [wide_case(_RNG, 2900 + i) for i in range(8)]
+CASES += random_configs.layer_normalized(
+    case for case in CASES if case.config.num_units not in MOST_UNITS
+)[::2]
 CASES = random_configs.with_cell_sequences(random_configs.with_resets(CASES))
 
 
@@ -201,7 +204,9 @@ def test_layers_of_a_stack_run_at_the_same_time():
 
 
 @pytest.mark.parametrize("wrong", [-1, 7])
-@pytest.mark.parametrize("rnn_mode, layers", [("gru", 1), ("lstm", 2), ("rnn_tanh", 3)])
+@pytest.mark.parametrize(
+    "rnn_mode, layers", [("gru", 1), ("lstm", 2), ("rnn_tanh", 3), ("lstm_layer_norm", 2)]
+)
 @pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_lengths_out_of_range_on_the_device(rnn_mode, layers, direction, dtype, wrong):

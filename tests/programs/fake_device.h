@@ -100,6 +100,7 @@ inline void Read(Word word, float* values) {
 inline Chunk LoadChunk(const void* from) {
   return *static_cast<const Chunk*>(from);
 }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 // Kernels may bring functions of their own, which are no templates.
 template <typename T>
 T Sigmoid(T x) {

@@ -14,6 +14,7 @@
 static_assert(IS_CLUSTER && !IS_STACK && NORMS == CellType::kNorms);
 constexpr int kNorms = NORMS, kLast = kNorms - 1;
 constexpr int kRowLanes = kShape.row_lanes(), kParts = kShape.norm_parts();
+constexpr float kPerUnit = 1.0f / NUM_UNITS;
 
 // Adds up the numbers of the lanes that share a sequence. The order of the
 // terms is the same in all of them.
@@ -64,11 +65,12 @@ class PartsOfRows {
       }
     }
   }
-  // Calls use(units, numbers) with a lane's share of the parts of a sequence.
+  // Calls use(units, numbers) with parts of a sequence, the first and each one
+  // that is `step` parts later.
   template <typename Use>
-  void ForParts(const Cell& cell, int lane, const Use& use) const {
+  void ForParts(const Cell& cell, int first, int step, const Use& use) const {
     if (!cell.exists) return;
-    for (int part = lane % kRowLanes; part < kParts; part += kRowLanes) {
+    for (int part = first; part < kParts; part += step) {
       float numbers[4 * kChunks];
 #pragma unroll
       for (int chunk = 0; chunk < kChunks; ++chunk) {
@@ -95,30 +97,34 @@ class PartsOfRows {
   Barrier* const barrier_;
 };
 
-// Sends the means of a part's numbers, and the sums of the squares of their
-// differences from these. They are computed from the differences from one of
-// the numbers, which lose few digits: their sum of squares is at most as many
-// times that of the result as there are units.
+// Of some numbers, `sums` has the sum of the differences from the first one,
+// and that of their squares. This makes the mean of it, and the sum of squares
+// about the mean. Few digits are lost: that sum is at least the given one's
+// share of the first number.
+static void MakeMoments(float first, float per_unit, float* sums) {
+  const float mean = sums[0] * per_unit;
+  sums[1] -= mean * sums[0];
+  sums[0] = first + mean;
+}
+
+// Sends the moments of a part's numbers.
 template <int n>
 static void SendMoments(const PartsOfRows<2 * n>& to, const Cell& cell,
                         int rank, int lane, const float (&numbers)[n]) {
   const int unit = rank * BLOCK_UNITS + cell.unit;
-  const float units = fmaxf(UnitsOf(unit / kRowLanes), 1.0f);
   float first[n], sums[2 * n];
 #pragma unroll
   for (int i = 0; i < n; ++i) {
     first[i] = __uint_as_float(
         ShuffleFrom(__float_as_uint(numbers[i]), lane / kRowLanes * kRowLanes));
-    sums[2 * i] = unit < NUM_UNITS ? numbers[i] - first[i] : 0.0f;
-    sums[2 * i + 1] = sums[2 * i] * sums[2 * i];
+    const float d = unit < NUM_UNITS ? numbers[i] - first[i] : 0.0f;
+    sums[2 * i] = d;
+    sums[2 * i + 1] = d * d;
   }
   AddUp(sums);
+  const float per_unit = 1.0f / fmaxf(UnitsOf(unit / kRowLanes), 1.0f);
 #pragma unroll
-  for (int i = 0; i < n; ++i) {
-    const float mean = sums[2 * i] / units;
-    sums[2 * i + 1] -= mean * sums[2 * i];
-    sums[2 * i] = first[i] + mean;
-  }
+  for (int i = 0; i < n; ++i) MakeMoments(first[i], per_unit, sums + 2 * i);
   to.Send(cell, rank, lane, sums);
 }
 
@@ -126,25 +132,25 @@ static void SendMoments(const PartsOfRows<2 * n>& to, const Cell& cell,
 template <int n>
 static void FindNorms(const PartsOfRows<2 * n>& from, const Cell& cell,
                       int lane, float epsilon, Norm<float>* norms) {
-  float totals[n] = {}, squares[n] = {};
-  from.ForParts(cell, lane, [&](float units, const float* part) {
+  float first[n] = {}, sums[2 * n] = {};
+  from.ForParts(cell, 0, kParts, [&](float, const float* part) {
 #pragma unroll
-    for (int i = 0; i < n; ++i) totals[i] += units * part[2 * i];
+    for (int i = 0; i < n; ++i) first[i] = part[2 * i];
   });
-  AddUp(totals);
+  from.ForParts(cell, lane % kRowLanes, kRowLanes,
+                [&](float units, const float* part) {
 #pragma unroll
-  for (int i = 0; i < n; ++i) norms[i].mean = totals[i] / NUM_UNITS;
-  from.ForParts(cell, lane, [&](float units, const float* part) {
-#pragma unroll
-    for (int i = 0; i < n; ++i) {
-      const float centred = part[2 * i] - norms[i].mean;
-      squares[i] += part[2 * i + 1] + units * centred * centred;
-    }
-  });
-  AddUp(squares);
+                  for (int i = 0; i < n; ++i) {
+                    const float d = part[2 * i] - first[i];
+                    sums[2 * i] += units * d;
+                    sums[2 * i + 1] += part[2 * i + 1] + units * d * d;
+                  }
+                });
+  AddUp(sums);
 #pragma unroll
   for (int i = 0; i < n; ++i) {
-    norms[i].scale = 1.0f / sqrtf(squares[i] / NUM_UNITS + epsilon);
+    MakeMoments(first[i], kPerUnit, sums + 2 * i);
+    norms[i] = {sums[2 * i], rsqrtf(sums[2 * i + 1] * kPerUnit + epsilon)};
   }
 }
 
@@ -261,7 +267,7 @@ class BackwardNorms {
     };
     const auto through = [&](int round, int k, float sum, const float* sums) {
       return cells[round].norms[k].Through(
-          d_of[round][k], sum, sums[0] / NUM_UNITS, sums[1] / NUM_UNITS);
+          d_of[round][k], sum, sums[0] * kPerUnit, sums[1] * kPerUnit);
     };
     constexpr int kOuter = CellType::kOuterGate;
 #pragma unroll
@@ -321,7 +327,7 @@ class BackwardNorms {
                     float (&sums)[n]) {
 #pragma unroll
     for (int i = 0; i < n; ++i) sums[i] = 0.0f;
-    from.ForParts(Cell(round, thread), thread % 32,
+    from.ForParts(Cell(round, thread), thread % kRowLanes, kRowLanes,
                   [&](float, const float* part) {
 #pragma unroll
                     for (int i = 0; i < n; ++i) sums[i] += part[i];
