@@ -144,7 +144,10 @@ def parser() -> argparse.ArgumentParser:
     to_other.add_argument("--name", help="the network's name, where SOURCE has several")
     to_other.add_argument(
         "--rnn-mode",
-        choices=("lstm", "lstm_peephole", "gru", "gru_reset_before", "rnn_tanh", "rnn_relu"),
+        choices=(
+            *("lstm", "lstm_peephole", "lstm_layer_norm", "gru", "gru_reset_before"),
+            *("rnn_tanh", "rnn_relu"),
+        ),
         help="the kind of network with tanh and sigmoid, or the nonlinearity of a plain RNN, where "
         "a file of weights alone does not say it",
     )

@@ -53,8 +53,8 @@ def convert_file(
             It is written completely or not at all.
         name: the network's name within the source, where it has several.
         rnn_mode: what a file of weights alone leaves open: "rnn_tanh" or "rnn_relu" for a plain
-            RNN, and for Keras's and TensorFlow 1's "lstm", "lstm_peephole", "gru" or
-            "gru_reset_before", which says that the activations are tanh and sigmoid.
+            RNN, and for Keras's and TensorFlow 1's "lstm", "lstm_peephole", "lstm_layer_norm",
+            "gru" or "gru_reset_before", which says that the activations are tanh and sigmoid.
         stock_keras: whether a Keras model is written with Keras's own layers.
         for_inference: whether to leave out the `dropout` and `recurrent_dropout` of Keras's layers,
             which act in training only; they are always left out of an ONNX model.

@@ -35,6 +35,7 @@ _TENSORFLOW_1_CELLS = {
     "lstm_cell": ("lstm", 1.0),
     "lstm_fused_cell": ("lstm", 1.0),
     "lstm_block_fused_cell": ("lstm", 1.0),
+    "layer_norm_basic_lstm_cell": ("lstm", 1.0),
     "basic_rnn_cell": ("rnn", 0.0),
     "gru_cell": (constants.GRU_RESET_BEFORE, 0.0),
     "GRUBlockCell": (constants.GRU_RESET_BEFORE, 0.0),
@@ -52,8 +53,16 @@ _OLD_NAMES = {
 _PARTS_OF_CELLS = re.compile(
     r"kernel|recurrent_kernel|bias|weights|biases|projection/kernel|w_[fio]_diag|[wb]_ru|[wb]_c"
     r"|(?:gates|candidate)/(?:kernel|bias|weights|biases)"
+    r"|(?:input|forget|transform|output|state)/(?:gamma|beta)"
 )
 PEEPHOLES = ("w_i_diag", "w_f_diag", "w_o_diag")
+_NORMS = [
+    f"{gate}/{part}"
+    for gate in ("input", "forget", "transform", "output", "state")
+    for part in ("gamma", "beta")
+]
+# The vectors that LSTMs of these modes have, in the buffer's order.
+_VECTORS = {constants.LSTM_PEEPHOLE: PEEPHOLES, constants.LSTM_LAYER_NORM: _NORMS}
 _CELL_OF_KERAS = re.compile(r"cell|(lstm|gru|simple_rnn)_cell(_\d+)?")
 _DIRECTIONS = (re.compile(r"forward_.*|fw"), re.compile(r"backward_.*|bw"))
 _SAVED_CELL = re.compile(r"(.*cell)/vars/([012])")
@@ -65,7 +74,7 @@ class StoredNetwork(NamedTuple):
 
     Attributes:
         kind: the class that wrote it.
-        rnn_mode: "lstm", "lstm_peephole", "gru", "gru_reset_before", "rnn".
+        rnn_mode: "lstm", "lstm_peephole", "lstm_layer_norm", "gru", "gru_reset_before", "rnn".
         cells: the arrays of each pseudo-layer, by name.
         num_dirs: 1 or 2.
         forget_bias: what an LSTM adds to its forget gate's bias.
@@ -165,10 +174,11 @@ class StoredNetwork(NamedTuple):
             }
         rows = arrays["kernel"].T
         bias, projection = arrays.get("bias"), arrays.get("projection/kernel")
-        vectors = None
-        if mode == constants.LSTM_PEEPHOLE:
-            vectors = np.stack([arrays[name] for name in PEEPHOLES])
-        if mode in (constants.CUDNN_LSTM, constants.LSTM_PEEPHOLE):
+        if mode == constants.LSTM_LAYER_NORM:
+            beta = arrays["forget/beta"]
+            arrays["forget/beta"] = beta + np.asarray(self.forget_bias, beta.dtype)
+        vectors = np.stack([arrays[name] for name in _VECTORS[mode]]) if mode in _VECTORS else None
+        if mode == constants.CUDNN_LSTM or mode in _VECTORS:
             # TensorFlow 1 has the gates in the order i, c, f, o.
             rows = reorder(rows, (0, 2, 1, 3))
             if bias is not None:
@@ -222,11 +232,12 @@ def _of_cell(name: str, cell: dict[str, Array]) -> StoredNetwork | None:
         return stored._replace(unsaid=_unsaid(rnn_mode, "")) if is_whole else None
     if "kernel" not in cell or len(cell["kernel"].shape) != 2:
         return None
-    if any(part in cell for part in PEEPHOLES):
-        if any(part not in cell for part in PEEPHOLES):
-            return None
-        rnn_mode = constants.LSTM_PEEPHOLE
-        stored = stored._replace(rnn_mode=rnn_mode)
+    for mode, vectors in _VECTORS.items():
+        if any(part in cell for part in vectors):
+            if any(part not in cell for part in vectors):
+                return None
+            rnn_mode = mode
+            stored = stored._replace(rnn_mode=rnn_mode)
     bias = ", and of 1 that is added to the forget gate's bias" if forget_bias else ""
     return stored._replace(unsaid=_unsaid(rnn_mode, bias))
 

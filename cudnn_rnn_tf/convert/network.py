@@ -15,7 +15,12 @@ from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut, join, shapes
 LAYERS = {layer.rnn_mode: layer for layer in (CudnnLSTM, CudnnGRU, CudnnRNNTanh, CudnnRNNRelu)}
 NUM_GATES = {
     rnn_mode: RnnConfig(rnn_mode, 1, 1, 1).layout.num_gates
-    for rnn_mode in (*LAYERS, constants.GRU_RESET_BEFORE, constants.LSTM_PEEPHOLE)
+    for rnn_mode in (
+        *LAYERS,
+        constants.GRU_RESET_BEFORE,
+        constants.LSTM_PEEPHOLE,
+        constants.LSTM_LAYER_NORM,
+    )
 }
 # Other formats know no other activations of layers with gates.
 OWN_ACTIVATIONS = {"activation": "tanh", "recurrent_activation": "sigmoid"}
@@ -98,7 +103,8 @@ def make_layer(
     """Returns a built layer that holds the weights.
 
     Args:
-        rnn_mode: "lstm", "gru", "gru_reset_before", "lstm_peephole", "rnn_tanh" or "rnn_relu".
+        rnn_mode: "lstm", "lstm_peephole", "lstm_layer_norm", "gru", "gru_reset_before", "rnn_tanh"
+            or "rnn_relu".
         weights: per pseudo-layer.
         num_dirs: 1 or 2.
         options: to the layer's constructor. By default the dtype is the weights', and the bias
@@ -131,6 +137,8 @@ def make_layer(
         rnn_mode, options["reset_after"] = constants.CUDNN_GRU, False
     if rnn_mode == constants.LSTM_PEEPHOLE:
         rnn_mode, options["use_peepholes"] = constants.CUDNN_LSTM, True
+    if rnn_mode == constants.LSTM_LAYER_NORM:
+        rnn_mode, options["use_layer_norm"] = constants.CUDNN_LSTM, True
     layer = LAYERS[rnn_mode](
         num_layers=len(weights) // num_dirs,
         num_units=bottom.recurrent_kernel.shape[0] // NUM_GATES[rnn_mode],

@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from cudnn_rnn_tf import constants, messages
+from cudnn_rnn_tf import messages
 from cudnn_rnn_tf.config import DTYPES
 from cudnn_rnn_tf.convert import file_kinds, network, untrusted
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
@@ -386,8 +386,7 @@ def _checked_mode(parameters: Mapping[str, np.ndarray], rnn_mode: str | None) ->
         found = {"lstm"} if rows % network.NUM_GATES["lstm"] == 0 else set()
     else:
         # PyTorch has no GRU whose reset gate acts before the product.
-        modes = network.NUM_GATES.keys() - {constants.GRU_RESET_BEFORE, constants.LSTM_PEEPHOLE}
-        found = {mode for mode in modes if rows == network.NUM_GATES[mode] * outputs}
+        found = {mode for mode in network.LAYERS if rows == network.NUM_GATES[mode] * outputs}
     if not found:
         raise ValueError(
             "expected weight_hh_l0 of shape [G * H, H] with 4, 3 or 1 gates, or with projection "

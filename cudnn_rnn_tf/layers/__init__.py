@@ -112,7 +112,7 @@ class CudnnLSTM(_Gated):
             1e-3 where the layer computes in float16.
         return_cell_sequences: whether to return c' of all steps as well, the last layer's, as
             [B, T, D * H] ([T, B, D * H] time-major) right after the outputs: in their order, zeros
-            where they are zeros, and with gradients. On a GPU, steps run one by one then.
+            where they are zeros, and with gradients.
         cell_zoneout: as `zoneout`, of c: c' = M∘c + (1 − M)∘ĉ with ĉ = f∘c + i∘c̃ and masks of its
             own. As in the paper, ĥ = o∘tanh(ĉ). With `cell_clip`, both are clipped first. Like
             `zoneout`, it takes no `num_proj` and no `use_layer_norm`, and no `use_peepholes`.

@@ -261,6 +261,57 @@ def test_peepholes(cell):
     assert not named_arrays.networks_in({f"a/{cell}/{k}": v for k, v in arrays.items()})
 
 
+def layer_normalized(x: np.ndarray, kernel: np.ndarray, norms: dict[str, np.ndarray]) -> np.ndarray:
+    """Returns what a LayerNormBasicLSTMCell computes, in float64."""
+    h = c = np.zeros((len(x), 3))
+
+    def norm(v: np.ndarray, name: str) -> np.ndarray:
+        v = (v - v.mean(1, keepdims=True)) / np.sqrt(v.var(1, keepdims=True) + 1e-12)
+        return v * norms[f"{name}/gamma"] + norms[f"{name}/beta"]
+
+    outputs = []
+    for t in range(x.shape[1]):
+        sums = np.split(np.concatenate([x[:, t], h], 1) @ kernel.astype(np.float64), 4, axis=1)
+        i, g, f, o = map(norm, sums, ("input", "transform", "forget", "output"))
+        c = norm(c * sigmoid(f + 1) + sigmoid(i) * np.tanh(g), "state")
+        h = np.tanh(c) * sigmoid(o)
+        outputs.append(h)
+    return np.stack(outputs, axis=1)
+
+
+def test_layer_normalization(tmp_path):
+    names = [
+        f"{g}/{p}" for g in "input transform forget output state".split() for p in ("gamma", "beta")
+    ]
+    cell = "net/multi_rnn_cell/cell_{}/layer_norm_basic_lstm_cell/"
+    kernels = [normal(size + 3, 12, seed=size) for size in (4, 3)]
+    norms = [{name: normal(3, seed=s + i) for s, name in enumerate(names)} for i in (1, 20)]
+    variables = {
+        cell.format(layer) + name: array
+        for layer in range(2)
+        for name, array in {"kernel": kernels[layer], **norms[layer]}.items()
+    }
+    path = write_checkpoint(variables, tmp_path)
+    (found,) = file_inspection.inspect_file(path)
+    assert found[2:7] == ("lstm_layer_norm", 2, "unidirectional", 4, 3)
+    convert.convert_file(path, tmp_path / "m.keras", rnn_mode="lstm_layer_norm")
+    x = normal(2, 5, 4)
+    expected = layer_normalized(layer_normalized(x, kernels[0], norms[0]), kernels[1], norms[1])
+    received = keras.saving.load_model(tmp_path / "m.keras")(x)
+    np.testing.assert_allclose(received, expected, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="those of lstm_layer_norm, but rnn_mode is 'lstm'"):
+        convert.convert_file(path, tmp_path / "m.keras", rnn_mode="lstm", force=True)
+    lacking = {name: array for name, array in variables.items() if "forget/beta" not in name}
+    assert not named_arrays.networks_in(lacking)
+
+
+def test_a_cell_that_may_normalize_but_does_not():
+    kernel, bias, x = normal(7, 12), normal(12), normal(2, 5, 4)
+    cell = "layer_norm_basic_lstm_cell"
+    (found,) = named_arrays.networks_in({f"{cell}/kernel": kernel, f"{cell}/bias": bias}).values()
+    np.testing.assert_allclose(found.layer("lstm")(x), basic_lstm(x, kernel, bias), atol=1e-6)
+
+
 # PyTorch.
 
 
