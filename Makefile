@@ -43,7 +43,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) $(CXX_PROGRAMS)
-	@$(BIN)/zizmor --offline --quiet .github/workflows
+	@$(BIN)/zizmor --offline --quiet .github
 
 # With --quiet, MkDocs would count no warnings, and --strict would let them all pass.
 docs: $(VENV)/.docs

@@ -171,8 +171,10 @@ def test_names_that_pages_mention_are_there(spans, code):
 
 def test_paths_that_pages_mention_are_there(spans, code):
     folders = {path.partition("/")[0] for path in code if "/" in path}
+    drawings = "".join(path.read_text() for path in ROOT.glob("docs/internals/*.svg"))
+    drawn = re.findall(r"(?<=[>, ])[\w/.]+(?=[^<>]*</text>)", drawings)
     missing = set()
-    for span in spans:
+    for span in {*spans, *drawn}:
         is_path = span.partition("/")[0] in folders and "/" in span
         if re.fullmatch(r"[\w./*-]+", span) and (
             is_path or re.search(r"\w\.(py|cc|h|cu|cuh|md|yml|toml)$", span)
