@@ -69,7 +69,7 @@ def on_page_markdown(
 ) -> str:
     source = pathlib.Path(page.file.abs_src_path).resolve()
     if page.file.src_uri.startswith(LATER):
-        page.meta.setdefault("search", {"boost": 0.2})
+        page.meta.setdefault("search", {"boost": 0.02})
 
     def adapted(link: re.Match[str]) -> str:
         target = (source.parent / link[0]).resolve()

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Reads the built site in Chromium, as readers on a computer and on a phone do.
+"""Reads the built site in Chromium, as readers on a computer and, in the dark, on a phone do.
 
     tests/check_site.py build/site
 
 A server on this machine serves the pages, each with a script in front that notes errors. One page
 of it opens all others in a frame, one after the other at each width, and reports what it saw. What
 is wrong is printed, and then the exit status is 1: an error in a page's console, a file that is not
-there, or a page wider than the screen. MkDocs has checked the links. The search must also find
-something in a page that is opened as a file.
+there, a page wider than the screen, or text whose contrast is too small. Before the last width, it
+switches to dark pages. MkDocs has checked the links. In a page that is opened as a file, the search
+must find guides before all else.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import functools
 import http.server
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +24,10 @@ import tempfile
 import threading
 
 WIDTHS = (1280, 390)
-SECONDS = 240
+CONTRAST = 3
+# The search finds these pages first.
+FIRST = {"accelerate": "api/keras.html", "convert": "guides/files.html"}
+SECONDS = 400
 NOTES_ERRORS = b"""<script>
 window.notes = [];
 window.addEventListener("error", (e) =>
@@ -32,12 +37,43 @@ console.error = (...what) => window.notes.push(what.join(" "));
 </script>"""
 READER = """<!doctype html><iframe id="frame" height="900"></iframe><script>
 const frame = document.getElementById("frame");
+// The luminance of a colour, and the contrast of two, as WCAG 2 defines them.
+const luminance = (colour) => colour.slice(0, 3).map((part) => part / 255).map(
+  (part) => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4
+).reduce((sum, part, place) => sum + part * [0.2126, 0.7152, 0.0722][place], 0.05);
+const contrast = (colours) => {
+  const [dark, light] = colours.map(luminance).sort((a, b) => a - b);
+  return light / dark;
+};
+const numbers = (colour) => {
+  const [red, green, blue, alpha = 1] = colour.match(/[\\d.]+/g).map(Number);
+  return [red, green, blue, alpha];
+};
+const over = (above, below) => above.map((part, place) =>
+  place == 3 ? 1 : part * above[3] + below[place] * (1 - above[3]));
+const paper = (view, element) => {
+  if (!element) return [255, 255, 255, 1];
+  const own = numbers(view.getComputedStyle(element).backgroundColor);
+  return own[3] == 1 ? own : over(own, paper(view, element.parentElement));
+};
+const is_faint = (view, element) => {
+  const style = view.getComputedStyle(element), below = paper(view, element);
+  return style.opacity == 1 && element.checkVisibility()
+    && contrast([over(numbers(style.color), below), below]) < LEAST;
+};
+const faint = (view) => [...view.document.querySelectorAll("article *")]
+  .filter((each) => [...each.childNodes].some((node) => node.nodeType == 3 && node.data.trim()))
+  .filter((each) => is_faint(view, each))
+  .map((each) => "faint: " + each.textContent.slice(0, 40));
 const read = (page, width) => new Promise((done) => {
   frame.width = width;
   frame.onload = () => setTimeout(() => {
     const view = frame.contentWindow, root = view.document.documentElement;
+    const { mdColorScheme } = view.document.body.dataset;
+    const is_right = (mdColorScheme == "slate") == (width == WIDTHS.at(-1));
     done({
-      page, width, notes: view.notes || ["no page"],
+      page, width,
+      notes: [...(view.notes || ["no page"]), ...faint(view), ...(is_right ? [] : [mdColorScheme])],
       too_wide: Math.max(0, root.scrollWidth - root.clientWidth),
     });
   }, 150);
@@ -45,7 +81,11 @@ const read = (page, width) => new Promise((done) => {
 });
 (async () => {
   const seen = [];
-  for (const width of WIDTHS) for (const page of PAGES) seen.push(await read(page, width));
+  for (const width of WIDTHS) {
+    if (width == WIDTHS.at(-1))
+      frame.contentDocument.querySelector("input[data-md-color-scheme=slate]").click();
+    for (const page of PAGES) seen.push(await read(page, width));
+  }
   await fetch("/report", {method: "POST", body: JSON.stringify(seen)});
 })();
 </script>"""
@@ -69,7 +109,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         if path.is_dir():
             path /= "index.html"
         if self.path == "/reader":
-            text = READER.replace("WIDTHS", json.dumps(WIDTHS))
+            text = READER.replace("WIDTHS", json.dumps(WIDTHS)).replace("LEAST", str(CONTRAST))
             self._answer(text.replace("PAGES", json.dumps(self.server.pages)).encode())
         elif path.suffix == ".html" and path.is_file():
             self._answer(path.read_bytes().replace(b"<head>", b"<head>" + NOTES_ERRORS, 1))
@@ -123,8 +163,9 @@ def faults(site: pathlib.Path) -> list[str]:
             browser.wait()
         server.shutdown()
     found = set(server.missing)
-    if not _finds_in_file(site):
-        found.add("/index.html, opened as a file: the search finds nothing")
+    for words, page in FIRST.items():
+        if page not in (first := _first_in_file(site, words)):
+            found.add(f"/index.html, opened as a file: {words!r} finds {first!r} first")
     for seen in server.report:
         where = f"{seen['page']} at {seen['width']} pixels"
         found |= {f"{where}: {note}" for note in seen["notes"]}
@@ -133,18 +174,18 @@ def faults(site: pathlib.Path) -> list[str]:
     return sorted(found)
 
 
-def _finds_in_file(site: pathlib.Path) -> bool:
+def _first_in_file(site: pathlib.Path, words: str) -> str:
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=30000"]
     with tempfile.TemporaryDirectory() as profile:
         page = subprocess.run(
             [chromium(), *options, f"--user-data-dir={profile}", "--dump-dom"]
-            + [f"file://{site}/index.html?q=LSTM"],
+            + [f"file://{site}/index.html?q={words}"],
             check=True,
             capture_output=True,
             text=True,
             timeout=SECONDS,
         ).stdout
-    return "md-search-result__link" in page
+    return "".join(re.findall(r'href="([^"]*)" class="md-search-result__link"', page)[:1])
 
 
 def chromium() -> str | None:
