@@ -142,7 +142,8 @@ def _bench(options: argparse.Namespace) -> None:
         if device:
             print(f"\n{device}")
         print(bench.table(found), flush=True)
-        rows += [row._replace(library=f"{row.library} {device}".strip()) for row in found]
+        name = device.partition(",")[0]
+        rows += [row._replace(library=f"{row.library} {name}".strip()) for row in found]
     for line in installation_info.gpu_lines():
         print(line)
     if options.plot is not None:
@@ -156,20 +157,21 @@ def _say(text: str) -> None:
 def _bench_model(options: argparse.Namespace) -> Iterator[Any]:
     """Yields a title, and then the devices' names and rows."""
     for name, default in vars(parser().parse_args(["bench"])).items():
-        kept = ("source", "batch_size", "steps", "seconds", "plot")
+        kept = ("source", "batch_size", "steps", "padding", "seconds", "plot")
         if name not in kept and getattr(options, name) != default:
             raise ValueError(
                 f"--{name.replace('_', '-')} is for a network of its own, but "
                 f"{options.source} is measured"
             )
-    yield f"{options.source}, batch {options.batch_size}, {options.steps} steps"
-    yield from bench.bench_model(
-        lambda: _load(options.source), options.batch_size, options.steps, options.seconds, _say
-    )
+    yield options.source
+    data = options.batch_size, options.steps, options.seconds, options.padding
+    yield from bench.bench_model(lambda: _load(options.source), *data, _say)
 
 
 def _bench_network(options: argparse.Namespace) -> Iterator[Any]:
     """Yields a title, and then "" and the rows."""
+    if options.padding != "post":
+        raise ValueError("--padding is for a MODEL.keras; --shortest pads behind")
     workload = bench.Workload(
         RnnConfig(
             rnn_mode=options.rnn_mode,

@@ -30,6 +30,8 @@ def reason(error: Exception) -> str:
         r"Exception encountered when calling .*?\n\n\x1b\[1m(.*?)\x1b", text, re.S
     ):
         text = in_call[1]
+    # TensorFlow shows the code that a function is made of.
+    text = re.sub(r"^in user code:\n.*?\n\n +(?=\w+: )", "", text, flags=re.S)
     # It shows the config that it could not make an object of before it says why.
     text = text.rpartition("Exception encountered: ")[2]
     text = re.sub(r"\x1b\[[0-9;]*m", "", text).strip()

@@ -25,6 +25,7 @@ from cudnn_rnn_tf.keras import accelerate, to_stock
 
 # From this spread on, the numbers say more of the machine than of the libraries.
 _UNSTEADY = 0.2
+_FEWEST = 3  # Samples of each number.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,16 +107,21 @@ def bench(
     libraries["keras, compiled"] = compiled
     if importlib.util.find_spec("torch"):
         libraries["torch"] = _torch
+    took = 0.0
     for index, (name, make) in enumerate(libraries.items()):
-        left = 2 * seconds * (len(libraries) - index)
+        left = max(2 * seconds, took) * (len(libraries) - index)
         say(f"measuring {name} ({index + 1} of {len(libraries)}), about {left:.0f} s left")
+        start = time.perf_counter()
         try:
-            infer, train = make(layer, workload, inputs)
-            inference, training = (_times(call, seconds=seconds)[0] for call in (infer, train))
+            calls = make(layer, workload, inputs)
+            for call in calls:
+                _seconds(call)
+            inference, training = (_times(call, seconds=seconds)[0] for call in calls)
             yield Row(name, inference, training)
         except Exception as error:
             # Another library may raise anything for what it does not support.
             yield Row(name, None, None, messages.reason(error))
+        took = time.perf_counter() - start
 
 
 def bench_model(
@@ -123,27 +129,30 @@ def bench_model(
     batch_size: int,
     steps: int,
     seconds: float,
+    padding: str = "post",
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[str, list[Row]]]:
     """Measures a model on each device: `accelerate`'s copy of it, and with Keras's own layers.
 
-    Those run once more compiled by XLA, without cuDNN; the row says so if XLA cannot do that.
+    Those run once more compiled by XLA, without cuDNN. A row says so if they cannot run.
 
-    The inputs are random; those of an `Embedding` are integers that it takes, but for 0, which may
-    be a mask's. An inference and a training step are as in `bench`; there is no optimizer in it.
+    The inputs are random; those of an `Embedding` are integers that it takes. Where the model has a
+    mask, of an `Embedding` or a `Masking` layer, sequences are of random lengths, and padded. An
+    inference and a training step are as in `bench`; there is no optimizer in it.
 
     Args:
         load: returns the model.
         batch_size: sequences, where the model does not say how many.
         steps: of time, likewise.
         seconds: for each number. The models take turns.
+        padding: "pre" or "post", as `keras.utils.pad_sequences` pads.
         say: is told what is being measured.
 
     Returns:
-        The names of the devices, each with what was measured there.
+        The names of the devices and the inputs, each with what was measured there.
 
     Raises:
-        ValueError: if it is not known what an input takes.
+        ValueError: if it is not known what an input takes, or nothing runs the model.
     """
     # TensorFlow runs a model on one GPU unless the program says otherwise.
     devices = ["CPU:0", "GPU:0"][: 1 + bool(tf.config.list_logical_devices("GPU"))]
@@ -155,31 +164,44 @@ def bench_model(
             for layer in layers_in(compiled) + (layers_in(stock) if device == "CPU:0" else []):
                 if hasattr(layer, "use_cudnn"):
                     layer.use_cudnn = False
-            inputs = [_numbers(model, tensor, batch_size, steps) for tensor in model.inputs]
+            options = batch_size, steps, padding
+            drawn = [_numbers(model, each, *options) for each in model.inputs]
+            inputs: Any = [numbers for numbers, _ in drawn]
+            if isinstance(model, keras.Sequential):
+                (inputs,) = inputs
+            else:
+                inputs = keras.tree.pack_sequence_as(model.input, inputs)
             calls = {
                 "accelerated": _model_calls(fast, inputs),
                 "stock": _model_calls(stock, inputs),
                 "stock, compiled": _model_calls(compiled, inputs, is_compiled=True),
             }
-            left = 6 * seconds * (len(devices) - index)
-            say(f"measuring on {device} ({index + 1} of {len(devices)}), about {left:.0f} s left")
-            problem = ""
-            try:
-                for call in calls["stock, compiled"]:
-                    call()
-            except Exception as error:  # XLA may raise anything for what it does not compile.
-                problem = messages.reason(error)
-                del calls["stock, compiled"]
+            place = f"{device} ({index + 1} of {len(devices)})"
+            say(f"compiling for {place}")
+            problems, left = [], 0.0
+            for name in list(calls):
+                try:
+                    left += sum(max(seconds, _FEWEST * _seconds(call)) for call in calls[name])
+                except Exception as error:  # XLA may raise anything for what it does not compile.
+                    problems.append(Row(name, None, None, messages.reason(error)))
+                    del calls[name]
+            if not calls:
+                raise ValueError(f"nothing runs model {model.name!r}: {problems[0].problem}")
+            say(f"measuring on {place}, about {left:.0f} s left there")
             measured = [
                 _times(*(call[kind] for call in calls.values()), seconds=len(calls) * seconds)
                 for kind in range(2)
             ]
         rows = [Row(name, *found) for name, *found in zip(calls, *measured, strict=True)]
-        yield device, rows + [Row("stock, compiled", None, None, problem)] * bool(problem)
+        sizes = ", ".join("×".join(map(str, numbers.shape)) for numbers, _ in drawn)
+        lengths = f", random lengths, {padding=}" if any(padded for _, padded in drawn) else ""
+        yield f"{device}, inputs {sizes}{lengths}", rows + problems
 
 
-def _numbers(model: keras.Model, tensor: Any, batch_size: int, steps: int) -> tf.Tensor:
-    """Returns random numbers of the shape and kind that a model takes as one of its inputs."""
+def _numbers(
+    model: keras.Model, tensor: Any, batch_size: int, steps: int, padding: str
+) -> tuple[tf.Tensor, bool]:
+    """Returns what a model takes as one of its inputs, and whether a mask finds padding in it."""
     batch, *others = tensor.shape
     others = [steps if size is None and place == 0 else size for place, size in enumerate(others)]
     if None in others or tensor.dtype == "string":
@@ -189,28 +211,40 @@ def _numbers(model: keras.Model, tensor: Any, batch_size: int, steps: int) -> tf
         )
     shape = [batch or batch_size, *others]
     random = np.random.default_rng(0)
-    embeddings = [part for part in layers_in(model) if isinstance(part, keras.layers.Embedding)]
-    readers = [part for part in embeddings if _reads(part, tensor)]
-    if readers or (embeddings and "int" in tensor.dtype):
-        count = min(part.input_dim for part in readers or embeddings)
-        return tf.constant(random.integers(min(1, count - 1), count, shape), tensor.dtype)
-    return tf.cast(random.normal(size=shape), tensor.dtype)
+    numbers: Any = random.normal(size=shape)
+    embeddings, is_read = _readers(model, tensor, keras.layers.Embedding)
+    maskings, _ = _readers(model, tensor, keras.layers.Masking)
+    values = [layer.mask_value for layer in maskings if len(shape) > 2]
+    if is_read or (embeddings and "int" in tensor.dtype):
+        count = min(layer.input_dim for layer in embeddings)
+        numbers = random.integers(min(1, count - 1), count, shape)
+        values = [0.0 for layer in embeddings if layer.mask_zero]
+    is_padded = bool(values) and len(shape) > 1
+    if is_padded:
+        random = np.random.default_rng(1)  # Inputs have the same lengths.
+        lengths = random.integers(max(1, shape[1] // 4), shape[1] + 1, (shape[0], 1))
+        is_read_step = np.arange(shape[1]) < lengths
+        numbers[~(is_read_step[:, ::-1] if padding == "pre" else is_read_step)] = values[0]
+    return tf.cast(numbers, tensor.dtype), is_padded
 
 
-def _reads(layer: keras.layers.Layer, tensor: Any) -> bool:
-    with contextlib.suppress(AttributeError, ValueError):
-        return layer.input is tensor
-    return False
+def _readers(model: keras.Model, tensor: Any, kind: type[Any]) -> tuple[list[Any], bool]:
+    """Returns the layers of a kind that read an input, or all of them if that is not known."""
+    layers = [layer for layer in layers_in(model) if isinstance(layer, kind)]
+    found = []
+    for layer in layers:
+        with contextlib.suppress(AttributeError, ValueError):
+            found += [layer] * (layer.input is tensor)
+    return found or layers, bool(found)
 
 
 def _model_calls(
-    model: keras.Model, inputs: list[tf.Tensor], is_compiled: bool = False
+    model: keras.Model, inputs: Any, is_compiled: bool = False
 ) -> tuple[Callable[[], Any], ...]:
     weights = [weight.value for weight in model.trainable_weights]
 
     def outputs(training: bool) -> list[tf.Tensor]:
-        given = inputs if len(inputs) > 1 else inputs[0]
-        return tf.nest.flatten(model(given, training=training))
+        return tf.nest.flatten(model(inputs, training=training))
 
     # As in `_in_tensorflow`, one number of each result is waited for.
     @tf.function(jit_compile=is_compiled or None)
@@ -227,13 +261,19 @@ def _model_calls(
     return tuple(lambda call=call: [each.numpy() for each in call()] for call in (infer, train))
 
 
+def _seconds(call: Callable[[], Any]) -> float:
+    """Returns the seconds of a second call; the first one traces and compiles."""
+    call()
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
 def _times(*calls: Callable[[], Any], seconds: float) -> list[Time]:
     """Measures calls, which take turns, in so many seconds."""
-    for call in calls * 3:
-        call()
     end = time.perf_counter() + seconds
     times: list[list[float]] = [[] for _ in calls]
-    while time.perf_counter() < end or len(times[0]) < 3:
+    while time.perf_counter() < end or len(times[0]) < _FEWEST:
         for call, taken in zip(calls, times, strict=True):
             start = time.perf_counter()
             call()

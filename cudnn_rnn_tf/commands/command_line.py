@@ -224,6 +224,12 @@ def parser() -> argparse.ArgumentParser:
         type=_count,
         help="steps of the shortest sequence; Keras gets a mask (default: as many as --steps)",
     )
+    data.add_argument(
+        "--padding",
+        choices=("pre", "post"),
+        default="post",
+        help="where a model with a mask has it; lengths are random (default: post)",
+    )
     measuring.add_argument(
         "--seconds", type=_seconds, default=2.0, help="for each number (default: 2)"
     )

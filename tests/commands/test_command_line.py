@@ -530,8 +530,9 @@ def test_bench(capsys, tmp_path):
     assert names[:3] == ["cudnn_rnn_tf", "keras", "keras, compiled"]
     assert err.count("measuring ") == len(rows)
     assert "<svg" in picture.read_text()
-    status, _, err = run(capsys, "bench", *options, "--shortest=9")
-    assert status == 1 and "shortest" in err
+    for wrong in ("--shortest=9", "--padding=pre"):
+        status, _, err = run(capsys, "bench", *options, wrong)
+        assert status == 1 and wrong.partition("=")[0].strip("-") in err
 
 
 class Refused(keras.layers.Layer):
@@ -550,23 +551,37 @@ def test_bench_of_a_model(capsys, tmp_path):
     file = tmp_path / "model.keras"
     model = keras.Model([words, numbers], outputs)
     model.save(file)
-    inputs = [bench._numbers(model, tensor, 50, 7) for tensor in model.inputs]
-    assert set(inputs[0].numpy().ravel()) == {1.0, 2.0} and inputs[0].shape == (50, 7)
-    assert inputs[1].shape == (50, 4)
+    for padding, step in (("post", 0), ("pre", -1)):
+        (read, _), (others, _) = (bench._numbers(model, x, 50, 8, padding) for x in model.inputs)
+        read = read.numpy()
+        is_read = read > 0
+        assert set(read[is_read]) == {1.0, 2.0} and set(is_read.sum(1)) == {2, 3, 4, 5, 6, 7, 8}
+        assert is_read[:, step].all() and (np.diff(is_read, axis=1).sum(1) <= 1).all()
+        assert others.shape == (50, 4)
+    masking = keras.Sequential([keras.Input((None, 2)), keras.layers.Masking(-1.0)])
+    read = bench._numbers(masking, masking.inputs[0], 50, 8, "pre")[0].numpy()
+    assert set((read != -1).all(2).sum(1)) == {2, 3, 4, 5, 6, 7, 8} and (read[:, -1] != -1).all()
     status, out, err = run(capsys, "bench", file, "--batch=2", "--steps=3", "--seconds=0.01")
-    assert status == 0 and "measuring on CPU:0 (1 of 1), about 0 s left" in err
+    assert status == 0 and "measuring on CPU:0 (1 of 1), about 0 s left there" in err
     title, _, device, _, *rows = out.splitlines()[:7]
-    assert (title, device) == (f"{file}, batch 2, 3 steps", "CPU:0")
+    shown = "CPU:0, inputs 2×3, 2×4, random lengths, padding='post'"
+    assert (title, device) == (str(file), shown)
     names = ["accelerated", "stock", "stock, compiled"]
     assert [re.split("  +", row)[0] for row in rows] == names and " %" in rows[2]
     refused = keras.Sequential([keras.Input((4,)), Refused()])
     ((_, rows),) = bench.bench_model(lambda: refused, 2, 3, 0.01)
     assert [row.library for row in rows] == names and rows[2].training is None
     assert rows[1].training and "AsString" in rows[2].problem
+    named = keras.Input((4,))
+    odd = keras.Model({"x": named}, {"y": keras.layers.Dense(2)(named)}, name="odd name")
+    with pytest.raises(ValueError, match="runs model 'odd name': ValueError: 'odd name' is not"):
+        list(bench.bench_model(lambda: odd, 2, 3, 0.01))
+    odd.name = "odd"
+    assert len(next(bench.bench_model(lambda: odd, 2, 3, 0.01))[1]) == 3
     status, _, err = run(capsys, "bench", file, "--num-units=3")
     assert status == 1 and "--num-units is for a network of its own" in err
     with pytest.raises(ValueError, match=r"shape \(None, 3, None\)"):
-        bench._numbers(model, keras.Input((3, None)), 2, 3)
+        bench._numbers(model, keras.Input((3, None)), 2, 3, "post")
 
 
 def test_columns_of_bench_never_touch():
