@@ -1,37 +1,12 @@
 """Networks on a GPU while others capture CUDA graphs, or profile."""
 
 import os
-import pathlib
-import subprocess
 
 import pytest
-import tensorflow as tf
 import test_gpu
-from cxx import GPU_BACKEND, compiled
 from fresh_process import run_program
 
 pytestmark = test_gpu.pytestmark
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-
-def loaded_cudnn() -> str:
-    """Returns the path of the cuDNN that TensorFlow has loaded."""
-    tf.nn.conv2d(tf.ones([1, 4, 4, 1]), tf.ones([2, 2, 1, 1]), 1, "VALID")
-    lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
-    return next(line.split()[-1] for line in lines if "/libcudnn.so" in line)
-
-
-@pytest.mark.skipif(os.environ.get("CUDNN_RNN_TF_CUDA_GRAPH") == "0", reason="CUDA graphs are off")
-def test_captures_of_the_callers(tmp_path):
-    """Callers may capture the stream that a network runs in; others are tried below."""
-    program = compiled(tmp_path, "captured_by_others_on_gpu", GPU_BACKEND)
-    environment = {**os.environ, "CUDNN_RNN_TF_CUDNN_LIBRARY": loaded_cudnn()}
-    completed = subprocess.run(
-        [program], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert completed.stdout == "passed\n", completed.stderr
-
 
 BESIDE_A_CAPTURE = """
 import concurrent.futures, ctypes, os, sys

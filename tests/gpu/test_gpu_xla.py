@@ -151,17 +151,6 @@ def test_passes_of_cudnn_agree_with_the_reference(case, dtype, algorithm):
     assert not random_configs.beyond_tolerance(case, results, expected, dtype, rounds_factors)
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "standard"])
-@pytest.mark.parametrize("batch_size", [1, 5])
-def test_inference_of_named_algorithms(algorithm, batch_size):
-    layer = crnn.CudnnLSTM(2, 64, algorithm=algorithm, dtype="float16")
-    inputs = draw(batch_size, 12, 8)
-    expected = layer(inputs)
-    compiled = tf.function(lambda inputs: layer(inputs), jit_compile=True)
-    for _ in range(4):
-        np.testing.assert_allclose(compiled(inputs), expected, rtol=0, atol=2e-3)
-
-
 def test_cudnn_takes_lengths_anew_and_refuses_wrong_ones():
     layer = crnn.CudnnGRU(1, 32, algorithm="standard", dtype="float16")
     layer(draw(2, 5, 8))

@@ -252,12 +252,6 @@ def test_owners_of_old_gpus_are_told_which_cudnn_has_code_for_them(tmp_path):
 
 
 @pytest.mark.slow
-def test_program_for_gpus_links(tmp_path):
-    """If there is a GPU, `test_gpu_captures.py` runs the program."""
-    assert compiled(tmp_path, "captured_by_others_on_gpu", GPU_BACKEND).exists()
-
-
-@pytest.mark.slow
 def test_nothing_is_destroyed_at_exit(tmp_path):
     """Threads may use what is static until the process ends."""
     objects = objects_of(tmp_path, GPU_BACKEND)
