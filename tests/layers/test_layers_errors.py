@@ -150,61 +150,6 @@ def call(request):
     return run
 
 
-@pytest.fixture(params=["eager", "dynamic"])
-def dynamic_call(request):
-    """Calls a layer on tensors whose batch and time a graph does not know."""
-
-    def run(layer, inputs, **kwargs):
-        if request.param == "eager":
-            return layer(inputs, **kwargs)
-
-        def spec(value):
-            return tf.TensorSpec([None, None, *value.shape[2:]][: value.ndim], value.dtype)
-
-        names = sorted(kwargs)
-        values = [inputs, *(kwargs[name] for name in names)]
-        layer.build((None, None, inputs.shape[-1]))
-
-        @tf.function(input_signature=[spec(value) for value in values])
-        def graph(inputs, *tensors):
-            return layer(inputs, **dict(zip(names, tensors, strict=True)))
-
-        return graph(*values)
-
-    return run
-
-
-def states(*shapes):
-    return [np.zeros(shape, np.float32) for shape in shapes]
-
-
-@pytest.mark.parametrize(
-    "rnn_mode, options, initial_state, message",
-    [
-        ("lstm", {}, states((2, 1, 3)), "expected 2 initial states for 'lstm', but received 1"),
-        ("gru", {}, states((2, 1, 3), (2, 1, 3)), "expected 1 initial states.*received 2"),
-        (
-            "gru",
-            {},
-            states((2, 3)),
-            r"initial h of shape \(2, 1, 3\) \(\[batch, layers \* directions, size\]\), "
-            r"but received \(2, 3\)",
-        ),
-        ("lstm", {}, states((2, 1, 3), (2, 2, 3)), r"initial c of shape.*\(2, 2, 3\)"),
-        (
-            "gru",
-            {"time_major": True},
-            states((4, 1, 3)),
-            r"initial h of shape \(1, 4, 3\) \(\[layers \* directions, batch, size\]\), "
-            r"but received \(4, 1, 3\)",
-        ),
-    ],
-)
-def test_bad_initial_state(call, rnn_mode, options, initial_state, message):
-    with pytest.raises(ValueError, match=message):
-        call(make(rnn_mode, **options), INPUTS, initial_state=initial_state)
-
-
 def test_bad_symbolic_initial_state():
     """A functional model raises the error when it is made, not when it runs."""
     inputs = keras.Input((None, 5))
@@ -260,21 +205,6 @@ def test_mask_of_another_time():
     assert "[2,3]" in str(raised.value) and "batch is 2 and time 4" in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "lengths, words",
-    [
-        ([3, 5], [r"sequence_lengths[1]", "[0, 4]", "received 5"]),
-        ([-1, 3], [r"sequence_lengths[0]", "[0, 4]", "received -1"]),
-        ([3, 3, 3], ["sequence_lengths", "[2]", "[3]"]),
-    ],
-)
-def test_bad_lengths(dynamic_call, lengths, words):
-    with pytest.raises((tf.errors.InvalidArgumentError, ValueError)) as raised:
-        dynamic_call(make("gru"), INPUTS, sequence_lengths=np.array(lengths, np.int32))
-    for word in words:
-        assert word in str(raised.value)
-
-
 @pytest.mark.parametrize("length", [2**32 + 2, 2**40, -(2**32) + 1, 2**63])
 def test_lengths_of_64_bits_are_not_cut(length):
     """The lower half of each of these numbers is a length that fits."""
@@ -284,11 +214,6 @@ def test_lengths_of_64_bits_are_not_cut(length):
     for call in (layer, tf.function(layer), of_known):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"lengths\[1\] must .* \[0, 4\]"):
             call(inputs, sequence_lengths=lengths)
-
-
-def test_lengths_of_bad_type(call):
-    with pytest.raises(TypeError, match="sequence_lengths of layer 'net' to be integers.*float32"):
-        call(make("gru", name="net"), INPUTS, sequence_lengths=np.array([3.0, 2.5], np.float32))
 
 
 def test_stateful_with_unknown_batch():
