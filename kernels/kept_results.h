@@ -3,7 +3,6 @@
 #define CUDNN_RNN_TF_KERNELS_KEPT_RESULTS_H_
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -12,8 +11,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -65,15 +62,12 @@ inline uint64_t FingerprintOf(const std::vector<tensorflow::Tensor>& tensors) {
 // TensorFlow 1 may be written to during a call; the ops' attribute
 // may_keep_params is false for them.)
 //
-// An entry of which nobody else has a tensor any more is dropped, since a
-// variable took new memory, or is gone. Find looks for such entries, and so
-// does a thread once a second while there are entries, since no other call may
-// come for long. (A forked process lacks this thread.) Of all other entries,
-// the most recently used are kept: up to kMostEntries, with results of up to
-// kMostBytes together.
+// An entry of which nobody else has a tensor any more is dropped by the next
+// call of Find, since a variable took new memory, or is gone. Of all other
+// entries, the most recently used are kept: up to kMostEntries, with results of
+// up to kMostBytes together.
 //
-// All functions may be called by several threads at the same time. The thread
-// uses the object until the process ends, so it must not be destroyed.
+// All functions may be called by several threads at the same time.
 template <typename Result>
 class KeptResults {
  public:
@@ -110,7 +104,6 @@ class KeptResults {
     }
     entries_.push_front(std::move(entry));
     surplus = TakeSurplus();
-    if (!is_swept_ && !entries_.empty()) StartToSweep();
   }
 
  private:
@@ -161,26 +154,6 @@ class KeptResults {
     taken.splice(taken.end(), entries_, surplus, entries_.end());
     return taken;
   }
-  void StartToSweep() {
-    try {
-      std::thread([this] {
-        do {
-          std::this_thread::sleep_for(std::chrono::seconds(1));
-        } while (Sweep());
-      }).detach();
-      is_swept_ = true;
-    } catch (const std::system_error&) {
-      // No thread is left. The next result that is kept tries again.
-    }
-  }
-  // Drops unused entries. Returns whether others are left to sweep later.
-  bool Sweep() {
-    Entries unused;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    unused = TakeUnused();
-    is_swept_ = !entries_.empty();
-    return is_swept_;
-  }
   // Tells whether only entries have the tensor. Tensor::RefCountIsOne is always
   // false if the memory is not TensorFlow's own, as that of a tensor made of an
   // aligned NumPy array.
@@ -209,8 +182,7 @@ class KeptResults {
            held->dtype() == tensor.dtype();
   }
   std::mutex mutex_;
-  Entries entries_;        // The most recently used come first.
-  bool is_swept_ = false;  // Whether the thread runs.
+  Entries entries_;  // The most recently used come first.
 };
 
 }  // namespace cudnn_rnn_tf

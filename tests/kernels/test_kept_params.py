@@ -2,11 +2,8 @@
 
 import ctypes
 import ctypes.util
-import functools
-import gc
 import pathlib
 import threading
-import time
 from typing import Any
 
 import keras
@@ -307,19 +304,6 @@ def test_weights_that_arrays_became_are_dropped_with_any_allocator(name):
     found = run_program(GROWTH, LD_PRELOAD=library, CUDA_VISIBLE_DEVICES="-1")
     # Each assignment makes 5 MB of weights, and as much of each form that is made of them.
     assert all(int(growth) < 100e6 for growth in found.split()), found
-
-
-@pytest.mark.parametrize("make_layer", [functools.partial(make, "lstm", 1), drop_ins.LSTM])
-def test_weights_of_a_layer_that_is_gone_are_dropped_without_a_call(make_layer):
-    layer = make_layer(1000)
-    layer(normal(1, 17, 1000))  # This keeps 32 MB of weights and their packed form.
-    del layer
-    gc.collect()
-    before, deadline = resident_bytes(), time.monotonic() + 30
-    # TensorFlow may keep the memory of the weights themselves for other tensors.
-    while before - resident_bytes() < 25e6:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_the_packed_forms_of_all_weights_together_are_bounded():
