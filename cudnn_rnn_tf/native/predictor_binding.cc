@@ -234,6 +234,13 @@ py::tuple PredictorBinding::Call(const py::object& inputs,
     const OtherThreadsRun others;
     predictor_.Forward(max_time, batch_size, buffers);
   }
+  if (spec.cell_clip > 0.0f) {
+    // The network stores cell states unclipped and clips them when it reads
+    // them, but callers get clipped ones.
+    const py::object bound = dtype_.attr("type")(spec.cell_clip);
+    py::module_::import("numpy").attr("clip")(after[1], -bound, bound,
+                                              py::arg("out") = after[1]);
+  }
   if (spec.is_lstm()) {
     return py::make_tuple(output, py::make_tuple(after[0], after[1]));
   }

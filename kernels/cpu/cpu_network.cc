@@ -79,7 +79,7 @@ RightMatrix<T> CpuNetwork<T>::PackMatrix(int64_t depth, int64_t cols,
       {numbers, transposed ? depth : cols}, transposed};
   switch (form) {
     case WeightsForm::kInPlace:
-      return RightMatrix<T>::InPlace(depth, cols, source.rows);
+      return RightMatrix<T>(depth, cols, numbers.InPlace());
     case WeightsForm::kUnpacked:
       return RightMatrix<T>(depth, cols, bfloat16, source);
     case WeightsForm::kPacked:

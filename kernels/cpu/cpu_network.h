@@ -274,21 +274,12 @@ class CpuNetwork {
   T* OfGate(T* masks, int64_t gate) const {
     return masks + gate * strand_size_ * h_stride_;
   }
-  bool HasFewRows() const { return problem_.max_time * batch_ <= kFewRows; }
-  // Returns whether this is training with few rows in one or two steps. With
-  // more steps, converting weights of a half type anew in each step takes
-  // longer than packing them. In inference, they are packed once for many
-  // calls.
-  bool TrainsWithFewSteps() const {
-    return problem_.is_training && HasFewRows() && problem_.max_time <= 2;
-  }
   // Returns whether products other than those of the steps round both their
   // factors to bfloat16. They do if the data are bfloat16 and the processor
-  // multiplies these faster than floats, unless rounding takes longer than it
-  // saves.
+  // multiplies these faster than floats.
   bool MultipliesBfloat16() const {
     return problem_.dtype == RnnDataType::kBfloat16 &&
-           Simd().multiplies_bfloat16() && !TrainsWithFewSteps();
+           Simd().multiplies_bfloat16();
   }
   bool HasFewSequences() const {
     return PackedRows::MaxBlockSize(problem_.batch_size) <= 4;
@@ -314,7 +305,7 @@ class CpuNetwork {
   }
   // Returns whether a forward pass multiplies its weights in place.
   bool MultipliesInPlace(Stored<T> params) const {
-    return params.in_place() ? HasFewRows() : TrainsWithFewSteps();
+    return params.in_place() && problem_.max_time * batch_ <= kFewRows;
   }
   // Returns the form of weights that are not multiplied in place. Packing them
   // for all products does not pay if there are only two.

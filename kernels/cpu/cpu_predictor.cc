@@ -5,8 +5,6 @@
 #include <functional>
 #include <utility>
 
-#include "kernels/cpu/storage.h"
-
 namespace cudnn_rnn_tf {
 
 namespace {
@@ -129,9 +127,6 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
     pool_.NoteCall();
     GiveBack(std::move(workspace));
   }
-  if (spec_.is_lstm() && spec_.cell_clip > 0.0f) {
-    ClipCellState(buffers.output_c, states * spec_.num_units);
-  }
 }
 
 // A call never waits for the lock, because a forked process may inherit it
@@ -184,35 +179,6 @@ const void* CpuPredictor::Reversed(const RnnProblem& problem,
     }
   }
   return reversed->data();
-}
-
-// The network stores cell states unclipped and clips them when it reads them,
-// but callers get clipped ones.
-void CpuPredictor::ClipCellState(void* c, int64_t n) const {
-  Dispatch(dtype_, [&](auto storage, auto compute) {
-    using Storage = decltype(storage);
-    using Compute = decltype(compute);
-    // The bound is rounded to Storage, like the cell states themselves.
-    const float clip = spec_.cell_clip;
-    Compute bound = clip;
-    if constexpr (!std::is_same_v<Storage, Compute>) {
-      Storage stored;
-      Convert(&clip, &stored, 1);
-      Convert(&stored, &bound, 1);
-    }
-    constexpr int64_t kBlock = 256;
-    Compute block[kBlock];
-    for (int64_t start = 0; start < n; start += kBlock) {
-      const int64_t size = std::min(kBlock, n - start);
-      Storage* const part = static_cast<Storage*>(c) + start;
-      Convert(part, block, size);
-      for (int64_t i = 0; i < size; ++i) {
-        block[i] = block[i] < -bound ? -bound : block[i];
-        block[i] = block[i] > bound ? bound : block[i];
-      }
-      Convert(block, part, size);
-    }
-  });
 }
 
 }  // namespace cudnn_rnn_tf

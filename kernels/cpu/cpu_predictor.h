@@ -38,7 +38,7 @@ class CpuPredictor {
 
   // Reads and writes the same buffers as an op: inputs, initial states,
   // sequence lengths, resets, outputs and final states. The final states may be
-  // written over the initial ones. The final cell state is clipped.
+  // written over the initial ones.
   void Forward(int64_t max_time, int64_t batch_size, RnnForwardBuffers buffers);
 
  private:
@@ -58,7 +58,6 @@ class CpuPredictor {
                               const RnnLengths& lengths, const void* rows,
                               size_t row_bytes, int64_t delay,
                               std::vector<char>* reversed);
-  void ClipCellState(void* c, int64_t n) const;
 
   const RnnSpec spec_;
   const RnnDataType dtype_;

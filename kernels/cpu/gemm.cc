@@ -27,9 +27,6 @@ constexpr int64_t kPackedDepth = 768;
 // type that they are computed in.
 constexpr int64_t kConvertedCols = 256;
 constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
-// The most columns of a vector.
-template <typename T>
-constexpr int64_t kMaxVectorCols = 64 / sizeof(T);
 // This many rows of a block of A stay in the L2 cache beside a panel.
 constexpr int64_t kCachedRows = 192;
 // So many sums of a product are computed before they are converted, if C is not
@@ -236,13 +233,11 @@ void Product<T>::RunDots(int64_t first_row, int64_t last_row, int64_t start,
   const Rows<const T> before = start > 0 ? sums : init;
   const int64_t first = panel * RightMatrix<T>::PanelCols();
   const int64_t last = std::min(first + RightMatrix<T>::PanelCols(), b.cols_);
-  const ScratchArray<T> converted(kMaxVectorCols<T> * kMaxBlockDepth);
   for (int64_t col = first; col < last; col += simd.vector_cols) {
     const int64_t cols = std::min(simd.vector_cols, last - col);
-    const Rows<const T> columns = ReadRows(b.source_.rows.From(col, start),
-                                           cols, block, converted.data());
     for (int64_t row = first_row; row < last_row; ++row) {
-      simd.dots(block, a[row] + start, columns.data, columns.stride, cols,
+      simd.dots(block, a[row] + start, b.columns_ + col * b.depth_ + start,
+                b.depth_, cols,
                 before.data == nullptr ? nullptr : before[row] + col,
                 sums[row] + col);
     }
@@ -261,7 +256,7 @@ void Product<T>::RunRows(int64_t first_row, int64_t last_row,
   const int64_t block_depth = b.BlockDepth();
   for (int64_t start = 0; start < b.depth_; start += block_depth) {
     const int64_t block = b.Block(start);
-    if (b.in_place_) {
+    if (b.columns_ != nullptr) {
       for (int64_t panel = first_panel; panel < last_panel; ++panel) {
         RunDots(first_row, last_row, start, block, panel);
       }
@@ -336,9 +331,8 @@ void Product<T>::AddTo(Schedule* schedule) const {
   const int64_t panel_cols = RightMatrix<T>::PanelCols();
   const int64_t tile_rows = b.TileRows();
   const int64_t tiles = CeilDiv(rows, tile_rows);
-  // If each task packs or converts B, all rows had better be in one task.
-  const bool reads_in_place = b.in_place_ && b.source_.rows.in_place();
-  const bool copies = b.data_ == nullptr && !reads_in_place;
+  // If each task packs B, all rows had better be in one task.
+  const bool copies = b.data_ == nullptr && b.columns_ == nullptr;
   const Grid grid = Divide(
       tiles, tile_rows, panels, panel_cols,
       {copies ? kCachedRows : kTaskRows, kTaskCols / panel_cols}, kCostOfRow,

@@ -63,15 +63,10 @@ class RightMatrix {
   // faster if only one or two products read them, and the results are the same.
   RightMatrix(int64_t depth, int64_t cols, bool bfloat16, Source source)
       : depth_(depth), cols_(cols), bfloat16_(bfloat16), source_(source) {}
-  // Has products read B's columns where they are, and convert them if they are
-  // of another type. Each row of a product takes longer then, but nothing is
-  // packed.
-  static RightMatrix InPlace(int64_t depth, int64_t cols,
-                             StoredRows<T> columns) {
-    RightMatrix matrix(depth, cols, /*bfloat16=*/false, {columns, true});
-    matrix.in_place_ = true;
-    return matrix;
-  }
+  // Has products read B's columns where they are, one after the other. Each row
+  // of a product takes longer then, but nothing is packed.
+  RightMatrix(int64_t depth, int64_t cols, const T* columns)
+      : depth_(depth), cols_(cols), columns_(columns) {}
 
   int64_t depth() const { return depth_; }
   int64_t panels() const;
@@ -141,7 +136,7 @@ class RightMatrix {
   bool bfloat16_ = false;
   void* data_ = nullptr;  // The panels; null if products pack them.
   Source source_;
-  bool in_place_ = false;
+  const T* columns_ = nullptr;  // B in place, [cols, depth].
 
   template <typename U>
   friend struct Product;
