@@ -17,17 +17,6 @@ constexpr GpuChoice kChoices[] = {
     {GpuEngine::kKernels, CudnnAlgorithm::kStandard, /*is_stack=*/true},
     {GpuEngine::kSteps}};
 
-// cuDNN's persist_static is faster than its standard, and than the persistent
-// kernels, in inference of some LSTMs in float16. On H100s and H200s, a step of
-// 1280 or 1536 units and 32 or 64 sequences took 0.75 to 0.93 of standard's
-// time.
-bool IsLargeForPersistStatic(const RnnProblem& problem) {
-  return !problem.is_training && !problem.has_sequence_lengths &&
-         problem.spec.is_lstm() && problem.dtype == RnnDataType::kFloat16 &&
-         problem.spec.num_units >= 1280 && problem.spec.num_units <= 1536 &&
-         problem.batch_size >= 32 && problem.batch_size <= 64;
-}
-
 // cuDNN's persist_static_small_h trains small LSTMs in TF32 faster than the
 // kernels of GPUs without clusters. As an A100, an H200 took 1.2 to 1.5 times
 // as long as small_h with one to three layers of 32 to 96 units and 16 or 64
@@ -202,9 +191,7 @@ CudnnAlgorithm CudnnAlgorithmFor(const RnnProblem& problem, bool allow_tf32) {
   if (problem.spec.num_units <= 128)
     return CudnnAlgorithm::kPersistStaticSmallH;
   const int64_t most_sequences = is_half && problem.spec.is_lstm() ? 32 : 2;
-  const bool is_for_persist_static =
-      problem.spec.num_units <= 1024 && problem.batch_size <= most_sequences;
-  return is_for_persist_static || IsLargeForPersistStatic(problem)
+  return problem.spec.num_units <= 1024 && problem.batch_size <= most_sequences
              ? CudnnAlgorithm::kPersistStatic
              : CudnnAlgorithm::kStandard;
 }

@@ -1,4 +1,4 @@
-// The buffers of passes that take time-major data only.
+// Copies for passes that take time-major data only.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_TIME_MAJOR_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_TIME_MAJOR_H_
 
@@ -66,47 +66,6 @@ class Copies {
   const RnnProblem& problem_;
   std::vector<Copy> copies_;
 };
-
-// The sizes of arrays, as Copies takes them.
-struct Sizes {
-  explicit Sizes(const RnnProblem& problem)
-      : steps(problem.max_time),
-        input(problem.spec.input_size),
-        output(problem.spec.layer_output_size()),
-        states(problem.spec.num_pseudo_layers()),
-        h(problem.spec.output_size()),
-        c(problem.spec.is_lstm() ? problem.spec.num_units : 0) {}
-
-  int64_t steps, input, output, states, h, c;
-};
-
-// The buffers of a pass: the caller's own or, in the workspace, copies in
-// time-major order. Without buffers, they are only laid out.
-template <typename Buffers>
-struct TimeMajorBuffers : Buffers {
-  const Sizes all;
-  Arena arena;
-  Copies before, after;  // The copies before a pass and those after it.
-
-  TimeMajorBuffers(const RnnProblem& problem, const Buffers& callers)
-      : Buffers(callers),
-        all(problem),
-        arena(callers.workspace),
-        before(problem),
-        after(problem) {}
-};
-
-// Lays out the arrays of a forward pass.
-inline void LayOut(TimeMajorBuffers<RnnForwardBuffers>* pass) {
-  const Sizes& all = pass->all;
-  Arena* const arena = &pass->arena;
-  pass->input = pass->before.In(pass->input, all.steps, all.input, arena);
-  pass->input_h = pass->before.In(pass->input_h, all.states, all.h, arena);
-  pass->input_c = pass->before.In(pass->input_c, all.states, all.c, arena);
-  pass->output = pass->after.Out(pass->output, all.steps, all.output, arena);
-  pass->output_h = pass->after.Out(pass->output_h, all.states, all.h, arena);
-  pass->output_c = pass->after.Out(pass->output_c, all.states, all.c, arena);
-}
 
 }  // namespace cudnn_rnn_tf
 

@@ -26,18 +26,38 @@ uint64_t MixSeeds(const uint64_t seed[2]) {
   return mix(mix(seed[0] + 0x9E3779B97F4A7C15u) + seed[1]);
 }
 
-// The buffers of a pass as cuDNN sees them.
+// The sizes of arrays, as Copies takes them.
+struct Sizes {
+  explicit Sizes(const RnnProblem& problem)
+      : steps(problem.max_time),
+        input(problem.spec.input_size),
+        output(problem.spec.layer_output_size()),
+        states(problem.spec.num_pseudo_layers()),
+        h(problem.spec.output_size()),
+        c(problem.spec.is_lstm() ? problem.spec.num_units : 0) {}
+
+  int64_t steps, input, output, states, h, c;
+};
+
+// The buffers of a pass as cuDNN sees them: the caller's own or, in the
+// workspace, copies in time-major order. Without buffers, they are only laid
+// out.
 template <typename Buffers>
-struct CudnnBuffers : TimeMajorBuffers<Buffers> {
+struct CudnnBuffers : Buffers {
+  const Sizes all;
+  Arena arena;
+  Copies before, after;  // The copies before a pass and those after it.
   void* dropout_states = nullptr;
 
   CudnnBuffers(const CudnnDescription& described, const Buffers& callers)
-      : TimeMajorBuffers<Buffers>(described.problem(), callers) {
-    this->workspace =
-        this->arena.template Take<char>(described.workspace_size());
+      : Buffers(callers),
+        all(described.problem()),
+        arena(callers.workspace),
+        before(described.problem()),
+        after(described.problem()) {
+    this->workspace = arena.Take<char>(described.workspace_size());
     if (described.uses_dropout()) {
-      dropout_states =
-          this->arena.template Take<char>(described.dropout_states_size());
+      dropout_states = arena.Take<char>(described.dropout_states_size());
     }
   }
 };
@@ -46,7 +66,12 @@ struct CudnnForward : CudnnBuffers<RnnForwardBuffers> {
   CudnnForward(const CudnnDescription& described,
                const RnnForwardBuffers& callers)
       : CudnnBuffers(described, callers) {
-    LayOut(this);
+    input = before.In(input, all.steps, all.input, &arena);
+    input_h = before.In(input_h, all.states, all.h, &arena);
+    input_c = before.In(input_c, all.states, all.c, &arena);
+    output = after.Out(output, all.steps, all.output, &arena);
+    output_h = after.Out(output_h, all.states, all.h, &arena);
+    output_c = after.Out(output_c, all.states, all.c, &arena);
   }
 };
 
