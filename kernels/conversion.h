@@ -7,7 +7,6 @@
 
 #include "kernels/op_status.h"
 #include "kernels/rnn_attrs.h"
-#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace cudnn_rnn_tf {
@@ -19,14 +18,17 @@ class Conversion {
   const RnnSpec& spec() const { return spec_; }
   const Layout& layout() const { return *layout_; }
 
-  // Reads the network and checks the counts below, without throwing.
-  absl::Status Read(tensorflow::OpKernelConstruction* context) {
+  // Reads the network and checks the counts below, without throwing. The
+  // context is a kernel's, when it is made, or a shape function's.
+  template <typename Context>
+  absl::Status Read(Context* context) {
     return WithoutExceptions([&]() -> absl::Status {
       TF_RETURN_IF_ERROR(ReadNetwork(context));
       return CheckCounts(context);
     });
   }
-  absl::Status ReadNetwork(tensorflow::OpKernelConstruction* context) {
+  template <typename Context>
+  absl::Status ReadNetwork(Context* context) {
     TF_RETURN_IF_ERROR(ReadSpec(context, &spec_));
     TF_RETURN_IF_ERROR(ReadSpec(context, &spec_, AttrOf::kParamsOps));
     TF_RETURN_IF_ERROR(CheckSpec(spec_));
@@ -34,7 +36,8 @@ class Conversion {
     return absl::OkStatus();
   }
   // Checks that the op has as many weights and biases as the layout.
-  absl::Status CheckCounts(tensorflow::OpKernelConstruction* context) const {
+  template <typename Context>
+  absl::Status CheckCounts(Context* context) const {
     TF_RETURN_IF_ERROR(CheckCount(context, "num_weights", "weights",
                                   layout_->weights().size()));
     return CheckCount(context, "num_biases", "biases",
@@ -67,9 +70,9 @@ class Conversion {
   }
 
  private:
-  static absl::Status CheckCount(tensorflow::OpKernelConstruction* context,
-                                 const char* attr, const char* name,
-                                 int64_t expected) {
+  template <typename Context>
+  static absl::Status CheckCount(Context* context, const char* attr,
+                                 const char* name, int64_t expected) {
     int64_t count = 0;
     TF_RETURN_IF_ERROR(context->GetAttr(attr, &count));
     if (count == expected) return absl::OkStatus();

@@ -3,9 +3,9 @@
 // ParamsToCanonical, KerasToParams and ParamsToKeras.
 #include <vector>
 
+#include "kernels/conversion.h"
 #include "kernels/keras_layout.h"
 #include "kernels/param_layout.h"
-#include "kernels/rnn_attrs.h"
 #include "ops/no_throw_shape.h"
 #include "ops/op_attrs.h"
 #include "tensorflow/core/framework/op.h"
@@ -18,32 +18,6 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-absl::Status ReadParamsSpec(InferenceContext* c, RnnSpec* spec) {
-  TF_RETURN_IF_ERROR(ReadSpec(c, spec));
-  TF_RETURN_IF_ERROR(ReadSpec(c, spec, AttrOf::kParamsOps));
-  return CheckSpec(*spec);
-}
-
-template <typename Layout>
-absl::Status CheckCounts(InferenceContext* c, const Layout& layout) {
-  int64_t num_weights, num_biases;
-  TF_RETURN_IF_ERROR(c->GetAttr("num_weights", &num_weights));
-  TF_RETURN_IF_ERROR(c->GetAttr("num_biases", &num_biases));
-  const int64_t expected_weights = layout.weights().size();
-  const int64_t expected_biases = layout.biases().size();
-  if (num_weights != expected_weights) {
-    return InvalidArgument("expected ", expected_weights,
-                           " weights for this configuration, but received ",
-                           num_weights);
-  }
-  if (num_biases != expected_biases) {
-    return InvalidArgument("expected ", expected_biases,
-                           " biases for this configuration, but received ",
-                           num_biases);
-  }
-  return absl::OkStatus();
-}
-
 template <typename Tensor>
 ShapeHandle ShapeOf(InferenceContext* c, const Tensor& tensor) {
   std::vector<DimensionHandle> sizes;
@@ -52,8 +26,8 @@ ShapeHandle ShapeOf(InferenceContext* c, const Tensor& tensor) {
 }
 
 absl::Status ParamsSizeShape(InferenceContext* c) {
-  RnnSpec spec;
-  TF_RETURN_IF_ERROR(ReadParamsSpec(c, &spec));
+  Conversion<ParamLayout> network;
+  TF_RETURN_IF_ERROR(network.ReadNetwork(c));
   c->set_output(0, c->Scalar());
   return absl::OkStatus();
 }
@@ -61,10 +35,9 @@ absl::Status ParamsSizeShape(InferenceContext* c) {
 // The shape of the params that are made of the layout's tensors.
 template <typename Layout>
 absl::Status ToParamsShape(InferenceContext* c) {
-  RnnSpec spec;
-  TF_RETURN_IF_ERROR(ReadParamsSpec(c, &spec));
-  const Layout layout(spec);
-  TF_RETURN_IF_ERROR(CheckCounts(c, layout));
+  Conversion<Layout> conversion;
+  TF_RETURN_IF_ERROR(conversion.Read(c));
+  const Layout& layout = conversion.layout();
   int input = 0;
   for (const auto* const tensors : {&layout.weights(), &layout.biases()}) {
     for (const auto& tensor : *tensors) {
@@ -85,10 +58,9 @@ absl::Status ToParamsShape(InferenceContext* c) {
 // The shapes of the layout's tensors, which are taken from the params.
 template <typename Layout>
 absl::Status FromParamsShape(InferenceContext* c) {
-  RnnSpec spec;
-  TF_RETURN_IF_ERROR(ReadParamsSpec(c, &spec));
-  const Layout layout(spec);
-  TF_RETURN_IF_ERROR(CheckCounts(c, layout));
+  Conversion<Layout> conversion;
+  TF_RETURN_IF_ERROR(conversion.Read(c));
+  const Layout& layout = conversion.layout();
   ShapeHandle unused;
   if (!c->Merge(c->input(0), c->Vector(layout.size()), &unused).ok()) {
     return InvalidArgument("expected params of shape [", layout.size(),
@@ -106,6 +78,11 @@ absl::Status FromParamsShape(InferenceContext* c) {
 
 }  // namespace
 
+#define CRNN_CONVERSION_ATTRS                                 \
+  CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.Attr("input_size: int >= 1") \
+      .Attr("num_weights: int >= 1")                          \
+      .Attr("num_biases: int >= 0")
+
 REGISTER_OP("CudnnRnnTf>ParamsSize")
     .Output("params_size: int64")
     .CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
@@ -118,10 +95,7 @@ REGISTER_OP("CudnnRnnTf>CanonicalToParams")
     .Input("weights: num_weights * T")
     .Input("biases: num_biases * T")
     .Output("params: T")
-    .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
-    .Attr("num_weights: int >= 1")
-    .Attr("num_biases: int >= 0")
-    .SetShapeFn(NoThrowShape<ToParamsShape<ParamLayout>>)
+    .CRNN_CONVERSION_ATTRS.SetShapeFn(NoThrowShape<ToParamsShape<ParamLayout>>)
     .Doc(R"doc(
 Packs canonical weights and biases into one opaque parameter buffer.
 
@@ -136,9 +110,7 @@ REGISTER_OP("CudnnRnnTf>ParamsToCanonical")
     .Input("params: T")
     .Output("weights: num_weights * T")
     .Output("biases: num_biases * T")
-    .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
-    .Attr("num_weights: int >= 1")
-    .Attr("num_biases: int >= 0")
+    .CRNN_CONVERSION_ATTRS
     .SetShapeFn(NoThrowShape<FromParamsShape<ParamLayout>>)
     .Doc(R"doc(
 Takes an opaque parameter buffer apart: the inverse of CanonicalToParams.
@@ -148,10 +120,7 @@ REGISTER_OP("CudnnRnnTf>KerasToParams")
     .Input("weights: num_weights * T")
     .Input("biases: num_biases * T")
     .Output("params: T")
-    .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
-    .Attr("num_weights: int >= 1")
-    .Attr("num_biases: int >= 0")
-    .Attr("may_keep_params: bool = false")
+    .CRNN_CONVERSION_ATTRS.Attr("may_keep_params: bool = false")
     .SetShapeFn(NoThrowShape<ToParamsShape<KerasLayout>>)
     .Doc(R"doc(
 Packs the weights of Keras's recurrent layers into one opaque parameter buffer.
@@ -171,9 +140,7 @@ REGISTER_OP("CudnnRnnTf>ParamsToKeras")
     .Input("params: T")
     .Output("weights: num_weights * T")
     .Output("biases: num_biases * T")
-    .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
-    .Attr("num_weights: int >= 1")
-    .Attr("num_biases: int >= 0")
+    .CRNN_CONVERSION_ATTRS
     .SetShapeFn(NoThrowShape<FromParamsShape<KerasLayout>>)
     .Doc(R"doc(
 Takes an opaque parameter buffer apart: the inverse of KerasToParams.
