@@ -208,16 +208,7 @@ class _CudnnRNNNoInputC(_CudnnRNN):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Runs the network.
 
-        Args:
-            input_data: [T, B, I].
-            input_h: the initial states, [L * D, B, H].
-            params: the opaque buffer, [params_size].
-            sequence_lengths: integers [B]; None where all sequences fill T.
-            time_major: if false, the first two dimensions of sequences and states are exchanged.
-            is_training: whether dropout acts, a Python bool.
-
-        Returns:
-            output [T, B, D * H] and output_h, shaped as the initial states.
+        The arguments and results are those of `CudnnLSTM`, without c and projections.
         """
         return self._call(input_data, (input_h,), params, sequence_lengths, time_major, is_training)
 
@@ -225,20 +216,7 @@ class _CudnnRNNNoInputC(_CudnnRNN):
 class CudnnGRU(_CudnnRNNNoInputC):
     """The op-level model: a stack of GRU layers, with the caller's parameters.
 
-    Args:
-        num_layers: layers in the stack, L.
-        num_units: units per layer and direction, H.
-        input_size: size of the inputs' last dimension, I.
-        input_mode: "linear_input", "skip_input" or "auto_select".
-        direction: "unidirectional" or "bidirectional" (D = 1 or 2).
-        dtype: float16, bfloat16, float32 or float64.
-        dropout: rate between layers, in [0, 1].
-        seed: an integer that seeds a sequence of dropout masks, a new one each run, or an int64
-            tensor [2] that says the masks; None for a random sequence.
-
-    Raises:
-        ValueError: if an argument is out of range or does not fit the others.
-        TypeError: if an argument is of the wrong type.
+    The arguments and errors are those of `CudnnLSTM`, without `num_proj`.
 
     Example:
         ```python
@@ -255,7 +233,7 @@ class CudnnGRU(_CudnnRNNNoInputC):
 class CudnnRNNTanh(_CudnnRNNNoInputC):
     """The op-level model: a stack of plain layers with tanh, with the caller's parameters.
 
-    The arguments and errors are those of `CudnnGRU`.
+    The arguments and errors are those of `CudnnLSTM`, without `num_proj`.
 
     Example:
         ```python
@@ -272,7 +250,7 @@ class CudnnRNNTanh(_CudnnRNNNoInputC):
 class CudnnRNNRelu(_CudnnRNNNoInputC):
     """The op-level model: a stack of plain layers with ReLU, with the caller's parameters.
 
-    The arguments and errors are those of `CudnnGRU`.
+    The arguments and errors are those of `CudnnLSTM`, without `num_proj`.
 
     Example:
         ```python

@@ -104,26 +104,7 @@ def cudnn_gru(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Runs a GRU whose sizes are those of the tensors.
 
-    Args:
-        inputs: [T, B, I], or [T, I], or ragged, as `cudnn_lstm` takes them.
-        input_h: the initial states, [L * D, B, H].
-        params: the opaque buffer, [params_size].
-        is_training: whether dropout acts, a Python bool.
-        sequence_lengths: integers [B]; None where all sequences fill T.
-        time_major: if false, the first two dimensions of sequences and states are exchanged.
-        input_mode: "linear_input", "skip_input" or "auto_select".
-        direction: "unidirectional" or "bidirectional".
-        dropout: rate between layers, in [0, 1].
-        seed: an integer that seeds a sequence of dropout masks, or an int64 tensor [2].
-        name: name of the op.
-
-    Returns:
-        output [T, B, D * H] and output_h, shaped as the initial states.
-
-    Raises:
-        ValueError: if a shape does not fit, or one that fixes the network's size is not static (I
-            may be unknown, if the size of `params` is not and `input_mode` is "linear_input").
-        TypeError: if `is_training` is no Python bool.
+    The arguments, results and errors are those of `cudnn_lstm`, without c and projections.
 
     Example:
         ```python
@@ -153,7 +134,7 @@ def cudnn_rnn_tanh(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Runs a tanh RNN whose sizes are those of the tensors.
 
-    The arguments, results and errors are those of `cudnn_gru`.
+    The arguments, results and errors are those of `cudnn_lstm`, without c and projections.
 
     Example:
         ```python
@@ -183,7 +164,8 @@ def cudnn_rnn_relu(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Runs a ReLU RNN whose sizes are those of the tensors.
 
-    The arguments, results and errors are those of `cudnn_gru`, in contrib's order, which differs.
+    The arguments, results and errors are those of `cudnn_lstm`, without c and projections, in
+    contrib's order, which differs.
 
     Example:
         ```python

@@ -161,9 +161,8 @@ def test_arguments_are_documented():
     """Each argument of a constructor or function is explained in its docstring."""
     for thing in (
         *(crnn.CudnnOpaqueParamsSaveable, rnn_layer.CudnnRNN, crnn.AllGates, crnn.PerGate),
-        *(cudnn_rnn_ops.CudnnLSTM, cudnn_rnn_ops.CudnnGRU, cudnn_rnn_ops.cudnn_gru),
-        *(cudnn_rnn_ops.cudnn_lstm, cudnn_rnn_ops.CudnnLSTM.__call__),
-        *(cudnn_rnn_ops.CudnnGRU.__call__, crnn.CudnnCompatibleLSTMCell),
+        *(cudnn_rnn_ops.CudnnLSTM, cudnn_rnn_ops.cudnn_lstm, cudnn_rnn_ops.CudnnLSTM.__call__),
+        crnn.CudnnCompatibleLSTMCell,
     ):
         documentation = inspect.getdoc(thing)
         for name in inspect.signature(thing).parameters:
