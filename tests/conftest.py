@@ -38,11 +38,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--thorough", action="store_true", help="run the tests that are marked as thorough, too"
     )
-    parser.addoption(
-        "--real-files",
-        metavar="FOLDER",
-        help="where packages with models are downloaded to, for tests/convert/test_real_files.py",
-    )
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
