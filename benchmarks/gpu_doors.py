@@ -245,6 +245,7 @@ def page(path: pathlib.Path) -> str:
         [
             name.replace("keras", "Keras").replace("CudnnLSTM", "own"),
             *(f"{of(values):.2f}" for of in (statistics.geometric_mean, min, max)),
+            str(len(values)),
         ]
         for name, values in ratios.items()
         if values
@@ -260,7 +261,7 @@ def page(path: pathlib.Path) -> str:
         + "[benchmarks/gpu_doors.py](../gpu_doors.py) says what a step is.",
         "; ".join(results.environments),
         pages.table(["network", *(f"mask: {kind}" for kind in results.kinds)], rows),
-        pages.table(["ratio", "geometric mean", "least", "most"], of_ratios),
+        pages.table(["ratio", "geometric mean", "least", "most", "networks"], of_ratios),
     ]
     return "\n\n".join(parts) + "\n"
 

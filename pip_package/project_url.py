@@ -17,10 +17,9 @@ FILES = {
     "CITATION.cff": r"^repository-code: (.*)$",
 }
 # What these pages say of installing as long as there is no address, and then instead.
-PAGES = ("README.md", "docs/index.md")
+PAGES = ("README.md", "docs/index.md", "docs/quickstart.md", "docs/guides/gpu.md")
 FROM_A_CLONE = """\
-pip install .                       # in a clone: loads 0.6 GB, compiles for minutes
-cd ..                               # since scripts in the clone would import its source
+pip install . && cd ..              # in a clone: loads 0.6 GB, compiles for minutes
 """
 FROM_THE_ADDRESS = """\
 pip install git+{}  # loads 0.6 GB, compiles for minutes

@@ -232,7 +232,7 @@ def measured_gains() -> set[tuple[float, float]]:
         text = page.read_text()
         found = re.findall(r"([\d.]+) (?:against|as) [\w ]+ \(smallest: ([\d.]+)\)", text)
         found += re.findall(
-            r"^\| Keras / .* \| ([\d.]+) \| ([\d.]+) \| [\d.]+ \|$", text, re.MULTILINE
+            r"^\| Keras / .* \| ([\d.]+) \| ([\d.]+) \| [\d.]+ \| \d+ \|$", text, re.MULTILINE
         )
         found += re.findall(r"(?<=\| )([\d.]+) \(([\d.]+)\)(?= \|)", text)
         found += re.findall(r"(?:training|inference) ([\d.]+) \(least ([\d.]+)\)", text)
@@ -263,6 +263,44 @@ def test_quoted_gains_are_those_of_the_results(page, count):
             all(abs(float(q) - m) <= r for q, m, r in zip(gain, of_page, reach, strict=True))
             for of_page in measured
         ), gain
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "source", "title", "rows"),
+    [
+        ("README.md", r"\[{} to {} times as long", "docs/guides/lengths.md", "/ drop-in", ""),
+        ("README.md", r"\[{} to {}\]\(docs/guides/speed", "docs/guides/speed.md", "training", "an"),
+        (
+            "docs/guides/speed.md",
+            "{} to {} times as fast as the loops",
+            "loops",
+            "times",
+            "cell|norm",
+        ),
+        ("docs/guides/speed.md", "train {} times as fast", "models", "times as fast", "MusicVAE"),
+        ("docs/guides/speed.md", "projected to 512, {} times", "models", "times as fast", "ELMo"),
+        (
+            "docs/guides/distributed.md",
+            "reaches {} to {}, with",
+            "several_gpus",
+            "ratio",
+            "PyTorch",
+        ),
+    ],
+)
+def test_quoted_numbers_and_ranges_are_those_of_a_column(page, text, source, title, rows):
+    """They are the least and the most, in the rows that are named, of the first such column."""
+    path = ROOT / (source if "/" in source else f"benchmarks/results/{source}.md")
+    tables = re.findall(r"(?:^\|.*\n)+", path.read_text(), re.MULTILINE)
+    tables = [[line[2:-2].split(" | ") for line in each.splitlines()] for each in tables]
+    titles, _, *lines = next(each for each in tables if re.search(title, " | ".join(each[0])))
+    place = next(place for place, each in enumerate(titles) if title in each)
+    cells = [line[place] for line in lines if re.search(rows, line[0])]
+    column = [float(re.match(r"[\d.]+", cell)[0]) for cell in cells]
+    number = r"(\d+(?:\.\d+)?)"
+    quoted = re.search(text.replace("{}", number).replace(" ", r"\s+"), (ROOT / page).read_text())
+    for part, value in zip(quoted.groups(), (min(column), max(column)), strict=False):
+        assert abs(float(part) - value) <= 0.5 * 10.0 ** -len(part.partition(".")[2]) + 1e-9
 
 
 def source_text() -> str:
