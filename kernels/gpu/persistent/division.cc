@@ -176,8 +176,11 @@ int ReceivingRegisters(const Shape& shape) {
 // and what is normalised; backward, also those of the next step, the gradients
 // and, of its units, the sums of the vectors' gradients.
 int RegistersOfNorms(const Shape& shape, bool is_backward) {
-  return (is_backward ? 4 + 7 * Rounds(shape) : 2 + 4 * Rounds(shape)) *
-         shape.norms;
+  const int rounds = Rounds(shape);
+  const int units = 32 * shape.warps % shape.block_units == 0 ? 1 : rounds;
+  return shape.norms * (is_backward
+                            ? 4 * units + 7 * rounds
+                            : (shape.is_exact() ? 6 : 2) * units + 4 * rounds);
 }
 
 bool HasMargin(const DeviceLimits& gpu, const Shape& shape) {

@@ -16,14 +16,31 @@ constexpr int kNorms = NORMS, kLast = kNorms - 1;
 constexpr int kRowLanes = kShape.row_lanes(), kParts = kShape.norm_parts();
 constexpr float kPerUnit = 1.0f / NUM_UNITS;
 
-// Adds up the numbers of the lanes that share a sequence. The order of the
-// terms is the same in all of them.
-template <int n>
-static void AddUp(float (&numbers)[n]) {
+// Adds up each of n numbers over the lanes that share a sequence; all of them
+// get the sums. Half of the lanes add up half of the numbers, and so on.
+template <int n, int lanes = kRowLanes>
+static void AddUp(float* numbers, int lane) {
+  constexpr int kOthers = lanes / 2, kHalf = n / 2;
+  if constexpr (lanes > 1 && n % 2 == 0) {
+    const bool is_upper = lane & kOthers;
+    float half[kHalf];
 #pragma unroll
-  for (int lanes = kRowLanes / 2; lanes > 0; lanes /= 2) {
+    for (int i = 0; i < kHalf; ++i) {
+      const float lower = numbers[i], upper = numbers[kHalf + i];
+      half[i] = (is_upper ? upper : lower) +
+                ShuffleXor(is_upper ? lower : upper, kOthers);
+    }
+    AddUp<kHalf, kOthers>(half, lane);
 #pragma unroll
-    for (int i = 0; i < n; ++i) numbers[i] += ShuffleXor(numbers[i], lanes);
+    for (int i = 0; i < kHalf; ++i) {
+      const float other = ShuffleXor(half[i], kOthers);
+      numbers[i] = is_upper ? other : half[i];
+      numbers[kHalf + i] = is_upper ? half[i] : other;
+    }
+  } else if constexpr (lanes > 1) {
+#pragma unroll
+    for (int i = 0; i < n; ++i) numbers[i] += ShuffleXor(numbers[i], kOthers);
+    AddUp<n, kOthers>(numbers, lane);
   }
 }
 
@@ -32,8 +49,9 @@ static float UnitsOf(int part) {
   return static_cast<float>(Within(NUM_UNITS - part * kRowLanes, kRowLanes));
 }
 
-// An exchange of n numbers of each part. All lanes of a warp call its functions
-// together.
+// An exchange of n numbers of each part. All threads of a block call its
+// functions together, with the numbers of all of their cells, since what one
+// cell waits for hides what another one does.
 template <int n>
 class PartsOfRows {
  public:
@@ -47,41 +65,57 @@ class PartsOfRows {
   }
 
   // All lanes of a part call this with the same numbers.
-  void Send(const Cell& cell, int rank, int lane,
-            const float (&numbers)[n]) const {
-    if (!cell.exists) return;
-    const int part = (rank * BLOCK_UNITS + cell.unit) / kRowLanes;
+  void Send(int thread, int rank, const float (&numbers)[kRounds][n]) const {
 #pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-      Chunk sent = {};
+    for (int round = 0; round < kRounds; ++round) {
+      const Cell cell(round, thread);
+      if (!cell.exists) continue;
+      const int part = (rank * BLOCK_UNITS + cell.unit) / kRowLanes;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int i = 4 * chunk + j;
-        if (i < n) sent.word[j] = __float_as_uint(numbers[i < n ? i : 0]);
-      }
-      for (int peer = lane % kRowLanes; peer < TEAM; peer += kRowLanes) {
-        StoreToPeer(MemoryOfPeer(peer), At(chunk, cell.row, part), barrier_,
-                    sent);
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        Chunk sent = {};
+#pragma unroll
+        for (int j = 0; j < 4 && 4 * chunk + j < n; ++j) {
+          sent.word[j] = __float_as_uint(numbers[round][4 * chunk + j]);
+        }
+#pragma unroll
+        for (int i = 0; i < TEAM; i += kRowLanes) {
+          const int peer = i + thread % kRowLanes;
+          if (peer >= TEAM) continue;
+          StoreToPeer(MemoryOfPeer(peer), At(chunk, cell.row, part), barrier_,
+                      sent);
+        }
       }
     }
   }
-  // Calls use(units, numbers) with parts of a sequence, the first and each one
-  // that is `step` parts later.
+  // Calls use(round, units, numbers) with a lane's share of the parts of each
+  // sequence.
   template <typename Use>
-  void ForParts(const Cell& cell, int first, int step, const Use& use) const {
-    if (!cell.exists) return;
-    for (int part = first; part < kParts; part += step) {
-      float numbers[4 * kChunks];
+  void ForParts(int thread, const Use& use) const {
 #pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
-        const Chunk sent = *At(chunk, cell.row, part);
+    for (int round = 0; round < kRounds; ++round) {
+      const Cell cell(round, thread);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          numbers[4 * chunk + j] = __uint_as_float(sent.word[j]);
+      for (int i = 0; i < kParts; i += kRowLanes) {
+        const int part = i + thread % kRowLanes;
+        if (!cell.exists || part >= kParts) continue;
+        float numbers[4 * kChunks];
+#pragma unroll
+        for (int chunk = 0; chunk < kChunks; ++chunk) {
+          const Chunk sent = *At(chunk, cell.row, part);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            numbers[4 * chunk + j] = __uint_as_float(sent.word[j]);
+          }
         }
+        use(round, UnitsOf(part), numbers);
       }
-      use(UnitsOf(part), numbers);
     }
+  }
+  // Number i of the first part of a cell's sequence.
+  float OfFirst(const Cell& cell, int i) const {
+    const Chunk* const sent = At(i / 4, cell.exists ? cell.row : 0, 0);
+    return __uint_as_float(sent->word[i % 4]);
   }
 
  private:
@@ -107,51 +141,32 @@ static void MakeMoments(float first, float per_unit, float* sums) {
   sums[0] = first + mean;
 }
 
-// Sends the moments of a part's numbers.
+// Sends the moments of the parts of n numbers of each cell.
 template <int n>
-static void SendMoments(const PartsOfRows<2 * n>& to, const Cell& cell,
-                        int rank, int lane, const float (&numbers)[n]) {
-  const int unit = rank * BLOCK_UNITS + cell.unit;
-  float first[n], sums[2 * n];
+static void SendMoments(const PartsOfRows<2 * n>& to, int thread, int rank,
+                        const float (&numbers)[kRounds][n]) {
+  const int lane = thread % 32;
+  float first[kRounds][n], sums[kRounds][2 * n];
 #pragma unroll
-  for (int i = 0; i < n; ++i) {
-    first[i] = __uint_as_float(
-        ShuffleFrom(__float_as_uint(numbers[i]), lane / kRowLanes * kRowLanes));
-    const float d = unit < NUM_UNITS ? numbers[i] - first[i] : 0.0f;
-    sums[2 * i] = d;
-    sums[2 * i + 1] = d * d;
+  for (int i = 0; i < kRounds * n; ++i) {
+    const int round = i / n, k = i % n;
+    first[round][k] = __uint_as_float(ShuffleFrom(
+        __float_as_uint(numbers[round][k]), lane / kRowLanes * kRowLanes));
+    const bool is_unit =
+        rank * BLOCK_UNITS + Cell(round, thread).unit < NUM_UNITS;
+    const float d = is_unit ? numbers[round][k] - first[round][k] : 0.0f;
+    sums[round][2 * k] = d;
+    sums[round][2 * k + 1] = d * d;
   }
-  AddUp(sums);
-  const float per_unit = 1.0f / fmaxf(UnitsOf(unit / kRowLanes), 1.0f);
+  AddUp<2 * n * kRounds>(sums[0], lane);
 #pragma unroll
-  for (int i = 0; i < n; ++i) MakeMoments(first[i], per_unit, sums + 2 * i);
-  to.Send(cell, rank, lane, sums);
-}
-
-// Finds the norms of numbers whose moments all blocks have sent.
-template <int n>
-static void FindNorms(const PartsOfRows<2 * n>& from, const Cell& cell,
-                      int lane, float epsilon, Norm<float>* norms) {
-  float first[n] = {}, sums[2 * n] = {};
-  from.ForParts(cell, 0, kParts, [&](float, const float* part) {
-#pragma unroll
-    for (int i = 0; i < n; ++i) first[i] = part[2 * i];
-  });
-  from.ForParts(cell, lane % kRowLanes, kRowLanes,
-                [&](float units, const float* part) {
-#pragma unroll
-                  for (int i = 0; i < n; ++i) {
-                    const float d = part[2 * i] - first[i];
-                    sums[2 * i] += units * d;
-                    sums[2 * i + 1] += part[2 * i + 1] + units * d * d;
-                  }
-                });
-  AddUp(sums);
-#pragma unroll
-  for (int i = 0; i < n; ++i) {
-    MakeMoments(first[i], kPerUnit, sums + 2 * i);
-    norms[i] = {sums[2 * i], rsqrtf(sums[2 * i + 1] * kPerUnit + epsilon)};
+  for (int i = 0; i < kRounds * n; ++i) {
+    const int round = i / n, k = i % n;
+    const int unit = rank * BLOCK_UNITS + Cell(round, thread).unit;
+    const float per_unit = 1.0f / fmaxf(UnitsOf(unit / kRowLanes), 1.0f);
+    MakeMoments(first[round][k], per_unit, sums[round] + 2 * k);
   }
+  to.Send(thread, rank, sums);
 }
 
 // The result of norm k for a sum.
@@ -188,6 +203,35 @@ struct NormedCell {
   }
 };
 
+// Finds n norms of each cell, from the given one on, of numbers whose moments
+// all blocks have sent.
+template <int n>
+static void FindNorms(const PartsOfRows<2 * n>& from, int thread, int norm,
+                      float epsilon, NormedCell (&cells)[kRounds]) {
+  float first[kRounds][n], sums[kRounds][2 * n] = {};
+#pragma unroll
+  for (int i = 0; i < kRounds * n; ++i) {
+    first[i / n][i % n] = from.OfFirst(Cell(i / n, thread), i % n * 2);
+  }
+  from.ForParts(thread, [&](int round, float units, const float* part) {
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      const float d = part[2 * k] - first[round][k];
+      sums[round][2 * k] += units * d;
+      sums[round][2 * k + 1] += part[2 * k + 1] + units * d * d;
+    }
+  });
+  AddUp<2 * n * kRounds>(sums[0], thread % 32);
+#pragma unroll
+  for (int i = 0; i < kRounds * n; ++i) {
+    const int round = i / n, k = i % n;
+    float* const moments = sums[round] + 2 * k;
+    MakeMoments(first[round][k], kPerUnit, moments);
+    cells[round].norms[norm + k] = {moments[0],
+                                    rsqrtf(moments[1] * kPerUnit + epsilon)};
+  }
+}
+
 class ForwardNorms {
  public:
   ForwardNorms(char* memory, Barrier* barriers)
@@ -200,29 +244,24 @@ class ForwardNorms {
   void Run(int step, int thread, int rank, float epsilon,
            const Functions* functions, const float* c,
            NormedCell (&cells)[kRounds]) const {
-    const int lane = thread % 32;
+    float sums[kRounds][kLast], inner[kRounds][1];
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      float sums[kLast];
-#pragma unroll
-      for (int k = 0; k < kLast; ++k) sums[k] = cells[round].z[k];
-      SendMoments(of_gates_, Cell(round, thread), rank, lane, sums);
+    for (int i = 0; i < kRounds * kLast; ++i) {
+      sums[i / kLast][i % kLast] = cells[i / kLast].z[i % kLast];
     }
+    SendMoments(of_gates_, thread, rank, sums);
     of_gates_.Wait(step, thread);
+    FindNorms<kLast>(of_gates_, thread, 0, epsilon, cells);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      const Cell cell(round, thread);
-      NormedCell& normed = cells[round];
-      FindNorms<kLast>(of_gates_, cell, lane, epsilon, normed.norms);
-      normed.SetInner(functions[round % kOwnUnits], c[round]);
-      const float inner[1] = {normed.inner};
-      SendMoments(of_inner_, cell, rank, lane, inner);
+      cells[round].SetInner(functions[round % kOwnUnits], c[round]);
+      inner[round][0] = cells[round].inner;
     }
+    SendMoments(of_inner_, thread, rank, inner);
     of_inner_.Wait(step, thread);
+    FindNorms<1>(of_inner_, thread, kLast, epsilon, cells);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      FindNorms<1>(of_inner_, Cell(round, thread), lane, epsilon,
-                   cells[round].norms + kLast);
       cells[round].SetLast(functions[round % kOwnUnits]);
     }
   }
@@ -251,10 +290,10 @@ class BackwardNorms {
            const NormedCell (&cells)[kRounds], const IsActive& is_active,
            const float* h_before, const float* c_before, const float* dh,
            float* carry_h, float* carry_c, float (*of_slots)[kSlots]) {
-    const int lane = thread % 32;
     // The gradients of results times gamma; and sums over the units of these,
     // and of their products with what is standardized.
     float d_of[kRounds][kNorms];
+    float of_outer[kRounds][4] = {}, of_others[kRounds][2 * kLast - 2] = {};
     const auto meet = [&](int round, int k, float sum, float d, float* sums) {
       const float standard = cells[round].norms[k].Standard(sum);
       float* const of_vectors = vector_sums[round % kOwnUnits] + 2 * k;
@@ -272,67 +311,65 @@ class BackwardNorms {
     constexpr int kOuter = CellType::kOuterGate;
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
+      if (!is_active(round)) continue;
       const NormedCell& cell = cells[round];
-      float dy[kLast], sums[4] = {};
-      if (is_active(round)) {
-        const float d = CellType::OuterBackward(
-            functions[round % kOwnUnits], cell.y, cell.last, h_before[round],
-            dh[round], carry_c[round], carry_h + round, dy);
-        meet(round, kLast, cell.inner, d, sums);
-        meet(round, kOuter, cell.z[kOuter], dy[kOuter], sums + 2);
-      }
-      AddUp(sums);
-      of_outer_.Send(Cell(round, thread), rank, lane, sums);
+      float dy[kLast];
+      const float d = CellType::OuterBackward(
+          functions[round % kOwnUnits], cell.y, cell.last, h_before[round],
+          dh[round], carry_c[round], carry_h + round, dy);
+      meet(round, kLast, cell.inner, d, of_outer[round]);
+      meet(round, kOuter, cell.z[kOuter], dy[kOuter], of_outer[round] + 2);
     }
-    of_outer_.Wait(turn, thread);
+    Exchange(of_outer_, turn, thread, rank, of_outer);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
+      if (!is_active(round)) continue;
       const NormedCell& cell = cells[round];
-      float dy[kLast], totals[4], sums[2 * kLast - 2] = {};
-      Total(of_outer_, round, thread, totals);
-      if (is_active(round)) {
-        const float d = through(round, kLast, cell.inner, totals);
-        CellType::InnerBackward(functions[round % kOwnUnits], cell.y, cell.z,
-                                c_before[round], d, carry_c + round, dy,
-                                of_slots[round]);
-        of_slots[round][kOuter] =
-            through(round, kOuter, cell.z[kOuter], totals + 2);
+      float dy[kLast];
+      const float d = through(round, kLast, cell.inner, of_outer[round]);
+      CellType::InnerBackward(functions[round % kOwnUnits], cell.y, cell.z,
+                              c_before[round], d, carry_c + round, dy,
+                              of_slots[round]);
+      of_slots[round][kOuter] =
+          through(round, kOuter, cell.z[kOuter], of_outer[round] + 2);
 #pragma unroll
-        for (int k = 0; k < kLast; ++k) {
-          if (k == kOuter) continue;
-          meet(round, k, cell.z[k], dy[k], sums + 2 * (k - (k > kOuter)));
-        }
+      for (int k = 0; k < kLast; ++k) {
+        if (k == kOuter) continue;
+        meet(round, k, cell.z[k], dy[k], of_others[round] + PlaceOf(k));
       }
-      AddUp(sums);
-      of_others_.Send(Cell(round, thread), rank, lane, sums);
     }
-    of_others_.Wait(turn, thread);
+    Exchange(of_others_, turn, thread, rank, of_others);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      float sums[2 * kLast - 2];
-      Total(of_others_, round, thread, sums);
       if (!is_active(round)) continue;
 #pragma unroll
       for (int k = 0; k < kLast; ++k) {
         if (k == kOuter) continue;
         of_slots[round][k] =
-            through(round, k, cells[round].z[k], sums + 2 * (k - (k > kOuter)));
+            through(round, k, cells[round].z[k], of_others[round] + PlaceOf(k));
       }
     }
   }
 
  private:
+  // Of a norm's sums among those of all gates but the outer one.
+  static constexpr int PlaceOf(int k) {
+    return 2 * (k - (k > CellType::kOuterGate));
+  }
+  // Replaces sums of cells by those over all units.
   template <int n>
-  static void Total(const PartsOfRows<n>& from, int round, int thread,
-                    float (&sums)[n]) {
+  static void Exchange(const PartsOfRows<n>& parts, int turn, int thread,
+                       int rank, float (&sums)[kRounds][n]) {
+    AddUp<n * kRounds>(sums[0], thread % 32);
+    parts.Send(thread, rank, sums);
+    parts.Wait(turn, thread);
 #pragma unroll
-    for (int i = 0; i < n; ++i) sums[i] = 0.0f;
-    from.ForParts(Cell(round, thread), thread % kRowLanes, kRowLanes,
-                  [&](float, const float* part) {
+    for (int i = 0; i < kRounds * n; ++i) sums[i / n][i % n] = 0.0f;
+    parts.ForParts(thread, [&](int round, float, const float* part) {
 #pragma unroll
-                    for (int i = 0; i < n; ++i) sums[i] += part[i];
-                  });
-    AddUp(sums);
+      for (int i = 0; i < n; ++i) sums[round][i] += part[i];
+    });
+    AddUp<n * kRounds>(sums[0], thread % 32);
   }
 
   const PartsOfRows<4> of_outer_;
