@@ -280,7 +280,9 @@ def plot(path: pathlib.Path, picture: pathlib.Path) -> None:
         for kind, name in names.items()
         if results.ratios("keras", "drop-in", kind)
     }
-    pages.plot_ratios(picture, "times as fast as Keras, with one changed import", rows, series)
+    device = "an H200" if results.device == "gpu" else "a CPU"
+    title = f"times as fast as Keras by default, with one changed import, on {device}"
+    pages.plot_ratios(picture, title, rows, series)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def plot_ratios(
     rows = [f"geometric mean of {len(rows)}", *rows]
     low = min(0, math.floor(math.log2(min(min(values, default=1) for values in found.values()))))
     high = math.ceil(math.log2(max(max(values, default=2) for values in found.values())))
-    left, width, bar, top = 20 + 7 * max(map(len, rows)), 440, 10, 64
+    left, width, bar, top = 20 + 7 * max(map(len, rows)), 320, 10, 64
     tall = bar * len(columns) + 7
     bottom, right = top + tall * len(rows), left + width + 45
 
@@ -111,6 +111,7 @@ def plot_ratios(
                 marks.append(f'<rect x="{start}" y="{y + bar * place}" {size} fill="{colour}"/>')
                 text(round(end + 4, 1), y + bar * (place + 1) - 1, f"{ratio:.3g}", "number")
     path.write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {right} {bottom + 28}">'
-        f"<style>{STYLE}</style>\n" + "\n".join(marks) + "\n</svg>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{right}" '
+        f'viewBox="0 0 {right} {bottom + 28}"><style>{STYLE}</style>\n'
+        + "\n".join([*marks, "</svg>\n"])
     )
