@@ -68,33 +68,22 @@ struct Call {
   std::vector<int32_t> host_lengths;
 };
 
-ffi::Error Forward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
+template <bool is_backward>
+ffi::Error RunPass(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
                    ffi::RemainingArgs args, ffi::RemainingRets results) {
   return Handle([&]() -> RnnStatus {
     const Buffers given(args, results);
     Call call(integers, given);
-    RnnForwardBuffers buffers = given.OfForward(call.pass);
     CpuBackend backend(ThreadsOf(pool, call.pass.num_threads));
     const RnnStatus status = call.Plan(given.arg(kSequenceLengths), &backend);
     if (!status.ok()) return status;
-    buffers.sequence_lengths = call.lengths;
-    std::copy_n(call.seed, 2, buffers.seed);
-    return backend.Forward(*call.plan, buffers);
-  });
-}
-
-ffi::Error Backward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
-                    ffi::RemainingArgs args, ffi::RemainingRets results) {
-  return Handle([&]() -> RnnStatus {
-    const Buffers given(args, results);
-    Call call(integers, given);
-    CpuBackend backend(ThreadsOf(pool, call.pass.num_threads));
-    const RnnStatus status = call.Plan(given.arg(kSequenceLengths), &backend);
-    if (!status.ok()) return status;
-    RnnBackwardBuffers buffers = given.OfBackward(call.pass);
-    buffers.sequence_lengths = call.lengths;
-    std::copy_n(call.seed, 2, buffers.seed);
-    return backend.Backward(*call.plan, buffers);
+    const auto run = [&](auto buffers, auto pass) {
+      buffers.sequence_lengths = call.lengths;
+      std::copy_n(call.seed, 2, buffers.seed);
+      return (backend.*pass)(*call.plan, buffers);
+    };
+    return is_backward ? run(given.OfBackward(call.pass), &CpuBackend::Backward)
+                       : run(given.OfForward(call.pass), &CpuBackend::Forward);
   });
 }
 

@@ -91,28 +91,23 @@ class PassCall {
   const CUstream stream_;
 };
 
-ffi::Error Forward(void* stream, int32_t device,
+template <bool is_backward>
+ffi::Error RunPass(void* stream, int32_t device,
                    ffi::Span<const int64_t> integers, ffi::RemainingArgs args,
                    ffi::RemainingRets results) {
   return Handle([&]() -> RnnStatus {
     PassCall call(stream, device, integers, args, results);
-    CRNN_RETURN_IF_ERROR(call.Plan(/*is_backward=*/false));
-    RnnForwardBuffers buffers = call.given.OfForward(call.pass);
-    buffers.sequence_lengths = call.lengths;
-    CRNN_RETURN_IF_ERROR(call.ReadSeed(&buffers));
-    return call.backend->Forward(*call.plan, buffers);
-  });
-}
-
-ffi::Error Backward(void* stream, int32_t device,
-                    ffi::Span<const int64_t> integers, ffi::RemainingArgs args,
-                    ffi::RemainingRets results) {
-  return Handle([&]() -> RnnStatus {
-    PassCall call(stream, device, integers, args, results);
-    CRNN_RETURN_IF_ERROR(call.Plan(/*is_backward=*/true));
-    RnnBackwardBuffers buffers = call.given.OfBackward(call.pass);
-    buffers.sequence_lengths = call.lengths;
-    return call.backend->Backward(*call.plan, buffers);
+    CRNN_RETURN_IF_ERROR(call.Plan(is_backward));
+    if constexpr (is_backward) {
+      RnnBackwardBuffers buffers = call.given.OfBackward(call.pass);
+      buffers.sequence_lengths = call.lengths;
+      return call.backend->Backward(*call.plan, buffers);
+    } else {
+      RnnForwardBuffers buffers = call.given.OfForward(call.pass);
+      buffers.sequence_lengths = call.lengths;
+      CRNN_RETURN_IF_ERROR(call.ReadSeed(&buffers));
+      return call.backend->Forward(*call.plan, buffers);
+    }
   });
 }
 

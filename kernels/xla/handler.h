@@ -116,11 +116,11 @@ ffi::Error HandleCall(Place... place, ffi::Span<const int64_t> integers,
   });
 }
 
-// Registers the handlers of all calls: a file's Forward, Backward and kHandle.
+// Registers the handlers of all calls: a file's RunPass and kHandle.
 // The binding of the place comes before what all calls have.
 #define CRNN_REGISTER_HANDLERS(PLATFORM, PLACE)                               \
-  CRNN_REGISTER_HANDLER(kXlaForward, Forward, PLATFORM, PLACE);               \
-  CRNN_REGISTER_HANDLER(kXlaBackward, Backward, PLATFORM, PLACE);             \
+  CRNN_REGISTER_HANDLER(kXlaForward, RunPass<false>, PLATFORM, PLACE);        \
+  CRNN_REGISTER_HANDLER(kXlaBackward, RunPass<true>, PLATFORM, PLACE);        \
   CRNN_REGISTER_HANDLER(kXlaKerasTensors, kHandle<XlaKerasTensors>, PLATFORM, \
                         PLACE);                                               \
   CRNN_REGISTER_HANDLER(kXlaReadMask, kHandle<RnnMask>, PLATFORM, PLACE);     \
