@@ -236,14 +236,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             my.output_backprop)[row * all.output_stride + unit];
         if constexpr (CellType::kHasC) {
           const Item* const cells = static_cast<const Item*>(my.cells);
-          in.c = ToFloat(cells[row * NUM_UNITS + unit]);
+          in.c = cells[row * NUM_UNITS + unit];
           in.c_before =
-              step > 0
-                  ? ToFloat(cells[(row - row_step) * NUM_UNITS + unit])
-                  : ToFloat(static_cast<const Item*>(
-                        my.first_c)[b_of[round] * all.state_stride + unit]);
+              step > 0 ? cells[(row - row_step) * NUM_UNITS + unit]
+                       : static_cast<const Item*>(
+                             my.first_c)[b_of[round] * all.state_stride + unit];
           if (kHasResets && StartsAnew(sequences, step, row, is_reversed)) {
-            in.c_before = 0.0f;
+            in.c_before = FromFloat(0.0f);
           }
           // Only the last layer has the caller's cell states.
           if (kCellSequencesPitch > 0 && my.all_c_backprop != nullptr) {
@@ -408,7 +407,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #if NORMS
         cells[round].Set(loaded[round], in, functions[round % kOwnUnits]);
         h_before[round] = ToFloat(in.h_before);
-        c_before[round] = in.c_before;
+        c_before[round] = ToFloat(in.c_before);
 #else
         factors[round] = MakeFactors(in, functions[round % kOwnUnits]);
 #endif

@@ -83,11 +83,11 @@ struct Functions {
   }
 };
 
-// The numbers that a cell's step backward reads.
+// The numbers that a cell's step backward reads, as they are in memory: to
+// convert them when they are loaded would be to wait for the loads.
 struct CellInputs {
   Item gates[kSlots];
-  Item h_before, output_backprop, c_backprop;
-  Sum c, c_before;
+  Item h_before, output_backprop, c, c_before, c_backprop;
 };
 
 // A cell's gradients are factors times the gradients of its h and c, so that
@@ -98,8 +98,8 @@ static auto MakeFactors(const CellInputs& in, const Functions& functions) {
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot)
     kept[slot] = ToFloat(in.gates[slot]);
-  return Cell::Prepare(functions, kept, ToFloat(in.h_before), in.c,
-                       in.c_before);
+  return Cell::Prepare(functions, kept, ToFloat(in.h_before), ToFloat(in.c),
+                       ToFloat(in.c_before));
 }
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_CELL_FUNCTIONS_CUH_

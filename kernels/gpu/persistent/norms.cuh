@@ -188,7 +188,7 @@ struct NormedCell {
     for (int k = 0; k < kNorms; ++k) norms[k] = loaded[k];
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) z[slot] = ToFloat(in.gates[slot]);
-    SetInner(functions, in.c_before);
+    SetInner(functions, ToFloat(in.c_before));
     SetLast(functions);
   }
   void SetInner(const Functions& functions, float c) {

@@ -209,8 +209,8 @@ extern "C" __global__ void __launch_bounds__(1024)
       in.gates[slot] = gates[slot * units];
     }
     if constexpr (CellType::kHasC) {
-      in.c = LoadItem(my.cells, row * units + at.unit);
-      in.c_before = CellBefore(at, step);
+      in.c = static_cast<const Item*>(my.cells)[row * units + at.unit];
+      in.c_before = FromFloat(CellBefore(at, step));
     }
     if constexpr (CellType::kReadsH) in.h_before = FromFloat(HBefore(at, step));
     if (!projects) {
