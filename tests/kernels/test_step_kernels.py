@@ -27,7 +27,7 @@ NORMALIZING = ["lstm_layer_norm", "gru_layer_norm"]
 MODES += NORMALIZING
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 DIRECTIONS = ["unidirectional", "bidirectional"]
-ENGINES = ["steps", "cudnn", "persistent"]
+ENGINES = ["steps", "cudnn", "persistent", "teams"]
 BIAS_MODES = ["none", "single_input", "single_recurrent", "double"]
 # The largest root mean squares of errors, of outputs and states, and of gradients: a step rounds
 # the states that it hands to the next one, and those gradients that products read.
@@ -325,15 +325,27 @@ def test_networks_of_persistent_kernels(
     rnn_mode, dtype, allow_tf32, has_resets, has_cells, network, kernels
 ):
     """What is around the steps, which test_persistent_kernels.py tries by themselves."""
+    library = kernels(rnn_mode, dtype)
     for number in range(16):
         case = draw_persistent(rnn_mode, has_resets, has_cells, number)
-        data = random_configs.draw_data(case, dtype)
-        options = {"engine": "persistent", "allow_tf32": allow_tf32}
-        results = run(network, kernels(rnn_mode, dtype), case, data, dtype, **options)
-        expected = random_configs.run_reference(case, data)[1]
-        tolerances = TOLERANCE.get(dtype, (TOLERANCE_OF_HALVES if allow_tf32 else 1e-5,) * 2)
-        for name, error in of_passes(case, random_configs.rms_errors(results, expected)).items():
-            assert error <= tolerances[name.startswith("d_")], (str(case), name, error)
+        check_persistent(network, library, case, dtype, allow_tf32)
+
+
+def check_persistent(network, library, case, dtype, allow_tf32, engine="persistent") -> None:
+    data = random_configs.draw_data(case, dtype)
+    results = run(network, library, case, data, dtype, allow_tf32, engine=engine)
+    expected = random_configs.run_reference(case, data)[1]
+    tolerances = TOLERANCE.get(dtype, (TOLERANCE_OF_HALVES if allow_tf32 else 1e-5,) * 2)
+    for name, error in of_passes(case, random_configs.rms_errors(results, expected)).items():
+        assert error <= tolerances[name.startswith("d_")], (str(case), name, error)
+
+
+def test_a_block_of_a_team_may_end_before_another_has_read_the_first_states(network, kernels):
+    """In a single step, blocks of a team that is no cluster do not wait for each other."""
+    for index in range(4):
+        config = RnnConfig("lstm", 1, 22, 5, num_proj=9)
+        case = random_configs.Case(index, config, 1, 9, True, True, None)
+        check_persistent(network, kernels("lstm", "float32"), case, "float32", False, "teams")
 
 
 @pytest.mark.parametrize("with_lengths", [False, True])

@@ -193,6 +193,9 @@ class FakeTeam {
       makecontext(&thread->beginning, &FakeTeam::Begin, 0);
       all_.push_back(std::move(thread));
     }
+    // In half of the launches, a block goes on until it waits for others, which
+    // fall far behind.
+    const bool in_turns = random_() % 2 == 0;
     int64_t idle_rounds = 0;
     for (size_t left = all_.size(); left > 0;) {
       const int64_t before = events_;
@@ -200,8 +203,9 @@ class FakeTeam {
       // do not run in a round, so that blocks are not equally fast.
       std::vector<int> order(warps_.size());
       for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-      std::shuffle(order.begin(), order.end(), random_);
+      if (!in_turns) std::shuffle(order.begin(), order.end(), random_);
       for (const int warp : order) {
+        if (in_turns && events_ != before && warp * 32 % threads_ == 0) break;
         if (random_() % 4 == 0) continue;
         for (int lane = 0; lane < 32; ++lane) {
           Thread* const thread = all_[warp * 32 + lane].get();

@@ -89,8 +89,9 @@ GpuLibraries FakeLibraries() {
     // A stack has a stage for each layer and one before each but the lowest.
     const int stages = static_cast<int>(config->gridDimY);
     const bool is_stack = name.find("IS_STACK=1") != std::string::npos;
+    static unsigned int seed = 0;
     persistent_kernels.at(name)(parameters[0],
-                                is_stack ? (stages + 1) / 2 : stages, 1);
+                                is_stack ? (stages + 1) / 2 : stages, ++seed);
     return CUDA_SUCCESS;
   };
   cuda.cuCtxSetCurrent = [](CUcontext) { return CUDA_SUCCESS; };
@@ -102,6 +103,11 @@ GpuLibraries FakeLibraries() {
   cuda.cuOccupancyMaxActiveClusters = [](int* clusters, CUfunction,
                                          const CUlaunchConfig*) {
     *clusters = 16;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor = [](int* blocks, CUfunction,
+                                                        int, size_t) {
+    *blocks = 1;
     return CUDA_SUCCESS;
   };
   cuda.cuMemsetD8Async = [](CUdeviceptr to, unsigned char byte, size_t bytes,
@@ -248,9 +254,15 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
     }
     DeviceLimits limits;
     CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
+    if (engine == 3) {  // A block has no room for a layer, nor its clusters.
+      limits.architecture = 80;
+      limits.largest_cluster = 1;
+      limits.shared_bytes = 6000;
+    }
     persistent::Estimate estimate =
         persistent::Network::EstimateCycles(problem, allows_tf32, limits);
     CRNN_RETURN_IF_ERROR(estimate.status);
+    Check(engine != 3 || !estimate.forward.shape.is_cluster, "teams");
     return persistent::Network::Create(problem, allows_tf32, limits, &estimate,
                                        &network);
   };

@@ -183,7 +183,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int i = thread; i < kRows * kWords; i += kThreads) {
       const int row = i / kWords, word = i % kWords;
       const int b = Sequence(sequences, first_row + row).b;
-      if (b < 0) continue;
+      // Here, a faster warp may have put the first step of the layer below.
+      if (b < 0 || is_product) continue;
       float values[kOperands];
 #pragma unroll
       for (int e = 0; e < kOperands; ++e) {
