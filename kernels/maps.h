@@ -29,10 +29,6 @@ class Known {
     const std::lock_guard<std::mutex> lock(mutex_);
     *value = values_.emplace(name, *value).first->second;
   }
-  void Remove(const Name& name) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    values_.erase(name);
-  }
   // Replaces what may be known. So that names that keep changing do not fill
   // the memory, all are forgotten at times.
   void Replace(const Name& name, const Value& value) {

@@ -56,33 +56,21 @@ RnnStatus CompileLibrary(const std::string& file,
                          CUlibrary* library) {
   using Name = std::pair<std::string, std::vector<std::string>>;
   static NeverDestroyed<Known<Name, CUlibrary>> libraries;
-  // What was compiled but could not be loaded, as for want of memory.
-  static NeverDestroyed<Known<Name, std::string>> unloaded;
   const Name name(file, options);
   if (libraries->Find(name, library)) return {};
-  std::string code;
-  if (!unloaded->Find(name, &code)) {
-    const CompiledCodeCache files = CompiledCodeCache::OfUser();
-    const std::string key = KeyOf(file, options);
-    const RnnStatus loaded =
-        files.Read(key, &code)
-            ? Load(code, library)
-            : RnnStatus{RnnStatus::Code::kInternal, "there is no file"};
-    if (loaded.code == RnnStatus::Code::kResourceExhausted) return loaded;
-    if (loaded.ok()) {
-      libraries->Add(name, library);
-      return {};
-    }
+  std::string code, log;
+  const CompiledCodeCache files = CompiledCodeCache::OfUser();
+  const std::string key = KeyOf(file, options);
+  RnnStatus loaded = {RnnStatus::Code::kInternal, "there is no file"};
+  if (files.Read(key, &code)) loaded = Load(code, library);
+  if (!loaded.ok() && loaded.code != RnnStatus::Code::kResourceExhausted) {
     // There is no file, or it is damaged.
-    std::string log;
     CRNN_RETURN_IF_ERROR(CompileCode(file, options, &code, &log));
     files.Write(key, code);
-    unloaded->Add(name, &code);
+    loaded = Load(code, library);
   }
-  CRNN_RETURN_IF_ERROR(Load(code, library));
-  libraries->Add(name, library);
-  unloaded->Remove(name);
-  return {};
+  if (loaded.ok()) libraries->Add(name, library);
+  return loaded;
 }
 
 }  // namespace

@@ -99,59 +99,6 @@ def test_towers_of_a_speech_model(tmp_path):
     np.testing.assert_allclose(in_graph(infer), expected, **TOLERANCE)
 
 
-def test_a_readers_two_directions_of_models_with_parameters_of_their_own():
-    """The size is a tensor, the variables are made without a shape, and states are variables."""
-    inputs = RANDOM.standard_normal((2, 7, 3)).astype("float32")  # [batch, time, features]
-    lengths = np.array([7, 4], "int32")
-
-    def program(session):
-        outputs, final, params = [tf.transpose(tf.constant(inputs), [1, 0, 2])], [], []
-        for layer in range(2):
-            input_size = 3 if layer == 0 else 8
-            sides = []
-            for direction in ("fw", "bw"):
-                gru = cudnn_rnn_ops.CudnnGRU(num_layers=1, num_units=4, input_size=input_size)
-                param = v1.Variable(
-                    tf.random.uniform([gru.params_size()], -0.5, 0.5), validate_shape=False
-                )
-                initial = v1.Variable(tf.zeros([1, 2, 4]))
-                params.append(param)
-                with v1.variable_scope(f"{direction}_{layer}"):
-                    below = outputs[-1]
-                    if direction == "bw":
-                        below = tf.reverse_sequence(below, lengths, seq_axis=0, batch_axis=1)
-                    side, state = gru(below, initial, param)
-                    if direction == "bw":
-                        side = tf.reverse_sequence(side, lengths, seq_axis=0, batch_axis=1)
-                    sides.append(side)
-                    final.append(state)
-            outputs.append(tf.concat(sides, axis=2))
-        result = tf.transpose(tf.concat(outputs[1:], axis=2), [1, 0, 2])
-        gradients = v1.gradients(tf.reduce_sum(result**2), params)
-        session.run(v1.global_variables_initializer())
-        return session.run([result, params, gradients])
-
-    outputs, params, gradients = in_graph(program)
-    below, expected = inputs.swapaxes(0, 1), []
-    for layer in range(2):
-        turned = reference_reverse(below, lengths)
-        forward = run_reference("gru", params[2 * layer], below, 4).outputs
-        backward = run_reference("gru", params[2 * layer + 1], turned, 4).outputs
-        below = np.concatenate([forward, reference_reverse(backward, lengths)], axis=2)
-        expected.append(below)
-    np.testing.assert_allclose(
-        outputs, np.concatenate(expected, axis=2).swapaxes(0, 1), **TOLERANCE
-    )
-    assert all(np.any(gradient) for gradient in gradients)
-
-
-def reference_reverse(sequences, lengths):
-    turned = sequences.copy()
-    for index, length in enumerate(lengths):
-        turned[:length, index] = sequences[:length, index][::-1]
-    return turned
-
-
 @pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
 def test_a_question_answerers_gru_with_the_old_saveable(direction, tmp_path):
     """Its parameters begin as canonical tensors, and are saved as in TensorFlow 1.2."""
@@ -217,59 +164,6 @@ def test_a_question_answerers_gru_with_the_old_saveable(direction, tmp_path):
         return session.run(outputs)
 
     np.testing.assert_allclose(in_graph(by_cells), expected, **TOLERANCE)
-
-
-def test_a_recurrent_layer_that_replaces_the_kernel_by_a_saveable(tmp_path):
-    """A toolkit's layer builds the network by hand and asks it for contrib's protected names."""
-    inputs = RANDOM.standard_normal((5, 2, 3)).astype("float32")
-    saveables = {
-        cudnn_rnn_ops.CUDNN_LSTM: cudnn_rnn_ops.CudnnLSTMSaveable,
-        cudnn_rnn_ops.CUDNN_GRU: cudnn_rnn_ops.CudnnGRUSaveable,
-    }
-
-    def program(session):
-        cell = cudnn_rnn.CudnnLSTM(1, 4, input_mode="linear_input", dropout=0.0)
-        x = tf.constant(inputs)
-        with v1.variable_scope("output/rec/cudnn"):
-            cell.build(x.get_shape())
-            params = cell.kernel
-            params.set_shape([(3 + 4 + 2) * 4 * 4])
-            saveable = saveables[cell._rnn_mode](
-                params,
-                num_layers=cell.num_layers,
-                num_units=cell.num_units,
-                input_size=cell.input_size,
-                input_mode=cell.input_mode,
-                direction=cell.direction,
-                scope=f"{v1.get_variable_scope().name}/params_canonical",
-                name=f"{v1.get_variable_scope().name}/params_canonical",
-            )
-            v1.add_to_collection(v1.GraphKeys.SAVEABLE_OBJECTS, saveable)
-            zeros = tf.zeros([1, tf.shape(x)[1], 4])
-            outputs, _ = cell(x, initial_state=(zeros, zeros))
-        replaced = {params.ref(): saveable}
-        own = v1.train.Saver([replaced.get(v.ref(), v) for v in v1.global_variables()])
-        session.run(v1.global_variables_initializer())
-        expected = session.run(outputs)
-        paths = [
-            saver.save(session, str(tmp_path / name))
-            for name, saver in (("own", own), ("default", v1.train.Saver()))
-        ]
-        session.run(v1.global_variables_initializer())
-        own.restore(session, paths[0])
-        np.testing.assert_allclose(session.run(outputs), expected, **TOLERANCE)
-        return paths, session.run(params), expected
-
-    (own, _), kernel, outputs = in_graph(program)
-    cell = "rnn/multi_rnn_cell/cell_0/cudnn_compatible_lstm_cell"
-    outer = f"output/rec/cudnn/params_canonical/{cell}"
-    assert {name for name, _ in tf.train.list_variables(own)} == {
-        f"{outer}/kernel",
-        f"{outer}/bias",
-    }
-    np.testing.assert_allclose(
-        outputs, run_reference("lstm", kernel, inputs, 4).outputs, **TOLERANCE
-    )
 
 
 # Programs with cells, as they were written for `tf.contrib.rnn` and `tf.nn.rnn_cell`. Each takes a
