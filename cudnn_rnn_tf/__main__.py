@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import logging
 import os
 import pathlib
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -237,6 +239,8 @@ def run() -> None:
     """Runs the installed command: does what `main` does, and ends the process."""
     signal.signal(signal.SIGTERM, _end)
     tf.get_logger().setLevel("WARNING")
+    logging.getLogger("absl").setLevel("ERROR")  # Keras's hints to those who load a model.
+    warnings.simplefilter("ignore", FutureWarning)
     sys.exit(main())
 
 

@@ -194,10 +194,13 @@ def test_commands_are_quiet(file, tmp_path):
     """One process runs them in turn, since TensorFlow's import takes seconds."""
     environment = dict(os.environ)
     environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    keras.Sequential([keras.Input((None, 2)), keras.layers.LSTM(3)]).save(tmp_path / "old.h5")
     commands = (
         (["inspect", file], "unidirectional"),
         (["accelerate", file, tmp_path / "fast.keras"], "runs fused"),
+        (["accelerate", tmp_path / "old.h5", tmp_path / "new.keras"], "runs fused"),
         (["export", file, tmp_path / "portable"], " -> "),
+        (["export", file, tmp_path / "m.onnx"], " -> "),
         (["convert", file, tmp_path / "m.pt", "--name=ours"], "2 layers"),
     )
     lines = [["cudnn-rnn-tf", *map(str, arguments)] for arguments, _ in commands]
