@@ -100,8 +100,9 @@ def measure(model: Model, system: str) -> Iterator[dict[str, Any]]:
 def work(system: str, commit: str, on_cpu: bool) -> None:
     """Writes to stdout what is measured of the models that stdin names, and a line after each."""
     timing.SAMPLE_SECONDS = SAMPLE_SECONDS
-    versions = systems.FRAMEWORKS[system].versions()  # This imports the framework.
-    environment = {**machine.environment(commit, on_cpu=on_cpu), **versions}
+    framework = systems.FRAMEWORKS[system]
+    framework.wait()  # This imports it.
+    environment = machine.environment(commit, *framework.libraries, on_cpu=on_cpu)
     print(json.dumps({"system": system, "environment": environment}), flush=True)
     by_name = {model.name: model for model in models()}
     for name in map(str.strip, sys.stdin):

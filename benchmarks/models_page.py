@@ -176,8 +176,7 @@ def page(path: pathlib.Path) -> str:
         ]
     if reasons:
         parts += ["## What failed", "\n".join(f"* {reason}" for reason in reasons)]
-    command = "python -m benchmarks.models --report"
-    return "\n\n".join([*parts, f"Written by `{command}`."]) + "\n"
+    return "\n\n".join([*parts, "Written by `python -m benchmarks.models --report`."]) + "\n"
 
 
 def plot(path: pathlib.Path, picture: pathlib.Path) -> None:

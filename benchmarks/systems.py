@@ -185,19 +185,6 @@ def _wait_for_torch() -> None:
         torch.cuda.synchronize()
 
 
-def _tensorflow_versions() -> dict[str, str]:
-    import keras
-    import tensorflow as tf
-
-    return {"TensorFlow": tf.__version__, "Keras": keras.__version__}
-
-
-def _torch_versions() -> dict[str, str]:
-    import torch
-
-    return {"PyTorch": torch.__version__}
-
-
 def _tensorflow_peak() -> int | None:
     import tensorflow as tf
 
@@ -222,12 +209,11 @@ class Framework(NamedTuple):
     """What a system runs in."""
 
     wait: Callable[[], None]  # For the GPU.
-    versions: Callable[[], dict[str, str]]
-    peak_bytes: Callable[
-        [], int | None
-    ]  # On GPUs, the most that tensors have held since the last call.
+    libraries: tuple[str, ...]  # As `machine.environment` names them.
+    # On GPUs, the most that tensors have held since the last call.
+    peak_bytes: Callable[[], int | None]
 
 
-TENSORFLOW = Framework(_wait_for_tensorflow, _tensorflow_versions, _tensorflow_peak)
-TORCH = Framework(_wait_for_torch, _torch_versions, _torch_peak)
+TENSORFLOW = Framework(_wait_for_tensorflow, ("TensorFlow", "Keras"), _tensorflow_peak)
+TORCH = Framework(_wait_for_torch, ("PyTorch",), _torch_peak)
 FRAMEWORKS = {"cudnn_rnn_tf": TENSORFLOW, "keras": TENSORFLOW, "torch": TORCH}
