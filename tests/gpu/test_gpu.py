@@ -3,7 +3,6 @@
 These tests run if TensorFlow sees a GPU. The layers of all other tests then run on it, too.
 """
 
-import concurrent.futures
 import dataclasses
 
 import numpy as np
@@ -162,28 +161,6 @@ def identity_network(rate: float):
         return ops.forward(config, inputs, states, params, seed=seed, is_training=is_training)[0]
 
     return run
-
-
-def test_sixteen_threads():
-    config = RnnConfig("lstm", 1, 24, 10, direction="bidirectional")
-    params = tf.random.stateless_normal([config.layout.size], [0, 1])
-
-    def work(index: int) -> np.ndarray:
-        # NumPy draws the numbers, because threads can get wrong ones from TensorFlow's generator on
-        # a GPU.
-        rng = np.random.default_rng(index)
-        inputs = tf.constant(rng.standard_normal((5 + index % 3, 4, 10)), tf.float32)
-        states = [tf.zeros(shape) for shape in config.state_shapes(4, time_major=True)]
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            outputs, _ = ops.forward(config, inputs, states, params)
-            value = tf.reduce_sum(outputs**2)
-        return tape.gradient(value, inputs).numpy()
-
-    expected = [work(index) for index in range(64)]
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        for result, reference in zip(pool.map(work, range(64)), expected, strict=True):
-            np.testing.assert_allclose(result, reference, rtol=1e-5, atol=1e-6)
 
 
 def test_out_of_memory_is_an_error_and_no_end():

@@ -309,15 +309,6 @@ def test_no_memory_is_read_before_it_is_written():
     assert test_gpu.run_program(HASH_OF_RESULTS, CUDNN_RNN_TF_POISON_SCRATCH="1") == expected
 
 
-def test_masks_need_no_copy_to_the_host():
-    layer = crnn.CudnnGRU(1, 24)
-    inputs = tf.ones([5, 7, 3])
-    mask = tf.sequence_mask([7, 0, 3, 4, 1], 7)
-    outputs = layer(inputs, mask=mask)
-    expected = layer(inputs, sequence_lengths=tf.constant([7, 0, 3, 4, 1]))
-    np.testing.assert_array_equal(outputs, expected)
-
-
 def as_function(
     case: random_configs.Case, data: random_configs.Data
 ) -> tf.types.experimental.GenericFunction:
