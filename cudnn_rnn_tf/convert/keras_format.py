@@ -278,7 +278,7 @@ def _check_stock(part: keras.layers.Layer, for_inference: bool) -> None:
         raise ValueError(
             f"{name}={shown(received)} of layer {part.name!r} has no equivalent here: expected "
             f"{' or '.join(map(repr, expected))}"
-            + (", or for_inference=True, which leaves it out" if acts_in_training else "")
+            + (", or for_inference=True (--for-inference)" if acts_in_training else "")
         )
 
 
