@@ -184,46 +184,68 @@ void ForUnits(const Arguments& all, const StepBuffers& steps, const Use& use) {
   }
 }
 
-// Adds to `inputs` what is added to the product of a gate: its input's product,
-// which `gates` holds, and its biases. `of_step` is the step's row.
-void AddInput(const Own<ForwardArguments>& at, const Item* gates, int gate,
-              Index of_step, Sum* inputs) {
-  const int of_gate = gate * at.steps.units + at.unit;
-  if (at.my.recurrent_bias != nullptr) {
-    inputs[CellType::RecurrentSlot(gate)] +=
-        LoadItem(at.my.recurrent_bias, of_gate);
-  }
-  Sum input = ToFloat(gates[gate * at.steps.units]);
-  if (at.steps.step_powers != nullptr) {
-    const int row = at.direction * kGates * at.steps.units + of_gate;
-    input = Unscaled(input, at.steps.input_row_powers[row],
-                     at.steps.step_powers[of_step]);
-  }
-  if (at.my.input_bias != nullptr) {
-    input += LoadItem(at.my.input_bias, of_gate);
-  }
-  inputs[gate] += input;
-}
+// What is added to the product of a gate: its input's product, which `gates`
+// holds, and its biases. `of_step` is the step's row.
+struct GateInput {
+  Sum product = 0.0f, input_bias = 0.0f, recurrent_bias = 0.0f;
+  float row_power = 1.0f, step_power = 1.0f;
 
-// Sets what the gates read in a step, but those that a reset needs first.
+  void Load(const Own<ForwardArguments>& at, const Item* gates, int gate,
+            Index of_step) {
+    const int of_gate = gate * at.steps.units + at.unit;
+    product = ToFloat(gates[gate * at.steps.units]);
+    if (at.steps.step_powers != nullptr) {
+      const int row = at.direction * kGates * at.steps.units + of_gate;
+      row_power = at.steps.input_row_powers[row];
+      step_power = at.steps.step_powers[of_step];
+    }
+    if (at.my.input_bias != nullptr) {
+      input_bias = LoadItem(at.my.input_bias, of_gate);
+    }
+    if (at.my.recurrent_bias != nullptr) {
+      recurrent_bias = LoadItem(at.my.recurrent_bias, of_gate);
+    }
+  }
+  void AddTo(const StepBuffers& steps, int gate, Sum* inputs) const {
+    inputs[CellType::RecurrentSlot(gate)] += recurrent_bias;
+    const Sum input = steps.step_powers == nullptr
+                          ? product
+                          : Unscaled(product, row_power, step_power);
+    inputs[gate] += input + input_bias;
+  }
+};
+
+// Sets what the gates read in a step, but those that a reset needs first. All
+// numbers are loaded before one is used, so that a thread waits only once.
 void ReadGates(const Own<ForwardArguments>& at, int step, Sum* z) {
   const Index row = at.RowAt(step);
   const StepBuffers& steps = at.steps;
   const bool is_anew = at.StartsAnew(step);
+  const bool halves = steps.row_powers != nullptr;
+  GateInput inputs[kGates];
+  Sum products[kGates] = {};
+  float row_powers[kGates] = {}, power = 1.0f;
+#pragma unroll
+  for (int gate = 0; gate < kGates; ++gate) {
+    if (CellType::IsOfReset(gate)) continue;
+    inputs[gate].Load(at, at.GatesAt(row), gate, row);
+    if (halves) row_powers[gate] = at.RowPower(gate);
+    if (is_anew) continue;
+    products[gate] =
+        gate < CellType::kGatesOfH
+            ? static_cast<const Sum*>(steps.products)[at.OfGate(gate)]
+            : static_cast<const Sum*>(steps.candidate_products)[at.i];
+  }
+  if (halves) power = at.PowerOfH(step);
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot) z[slot] = 0.0f;
 #pragma unroll
   for (int gate = 0; gate < kGates; ++gate) {
     if (CellType::IsOfReset(gate)) continue;
-    AddInput(at, at.GatesAt(row), gate, row, z);
-    if (is_anew) continue;
-    Sum product = gate < CellType::kGatesOfH
-                      ? static_cast<const Sum*>(steps.products)[at.OfGate(gate)]
-                      : static_cast<const Sum*>(steps.candidate_products)[at.i];
-    if (steps.row_powers != nullptr) {
-      product = Unscaled(product, at.RowPower(gate), at.PowerOfH(step));
-    }
-    z[CellType::RecurrentSlot(gate)] += product;
+    inputs[gate].AddTo(steps, gate, z);
+    z[CellType::RecurrentSlot(gate)] +=
+        halves ? Unscaled(products[gate], row_powers[gate], power)
+               : products[gate];
   }
 }
 

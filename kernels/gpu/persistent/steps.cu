@@ -52,7 +52,9 @@ extern "C" __global__ void reset_forward(const ForwardArguments all,
     const Index row = at.RowAt(step);
     Item* const gates = at.GatesAt(row);
     Sum z[kSlots] = {}, kept[kSlots] = {};
-    AddInput(at, gates, 0, row, z);
+    GateInput input;
+    input.Load(at, gates, 0, row);
+    input.AddTo(steps, 0, z);
     Sum h = 0.0f;
     if (!at.StartsAnew(step)) {
       z[0] += static_cast<const Sum*>(steps.products)[at.OfGate(0)];
@@ -98,7 +100,7 @@ extern "C" __global__ void reset_backward(const BackwardArguments all,
 // states, which the first step reads. Some blocks on a multiprocessor make up
 // for each other's waits.
 extern "C" __global__ void __launch_bounds__(StepBuffers::kMostThreadsOfUnits,
-                                             6)
+                                             4)
     forward_step(const ForwardArguments all, StepBuffers steps, int step) {
   ForUnits(all, steps, [&](const Own<ForwardArguments>& at) {
     if (at.IsPadding(step)) {
@@ -193,29 +195,42 @@ extern "C" __global__ void __launch_bounds__(1024)
       }
       return;
     }
-    const bool is_last = at.IsLast(step);
+    // Nothing passes from such a step to the one before.
+    const bool is_anew = at.StartsAnew(step);
+    // All numbers are loaded before one is used or stored, so that a thread
+    // waits only once.
+    CellInputs in = {};
     Sum* const bias_sums = at.BiasSums();
-    Sum dh, carried;
+    Sum sums[kSlots] = {}, dh, carried;
+    float row_powers[CellType::kGatesOfH] = {};
+    if (step >= 0) {
+#pragma unroll
+      for (int gate = 0; gate < CellType::kGatesOfH; ++gate) {
+        if (halves) row_powers[gate] = at.RowPower(gate);
+      }
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) {
+        in.gates[slot] = gates[slot * units];
+        if (!at.IsLast(step)) sums[slot] = bias_sums[slot * units];
+      }
+      if constexpr (CellType::kHasC) {
+        in.c = static_cast<const Item*>(my.cells)[row * units + at.unit];
+        in.c_before = FromFloat(CellBefore(at, step));
+      }
+      if constexpr (CellType::kReadsH) {
+        in.h_before = FromFloat(HBefore(at, step));
+      }
+      if (!projects) {
+        in.output_backprop = static_cast<const Item*>(
+            my.output_backprop)[row * all.output_stride + at.unit];
+      }
+    }
     ReadGradients(at, step, &dh, &carried);
     if (step < 0) {
       StoreFirstGradients(at, dh, carried);
       return;
     }
-    // Nothing passes from such a step to the one before.
-    const bool is_anew = at.StartsAnew(step);
-    CellInputs in = {};
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) {
-      in.gates[slot] = gates[slot * units];
-    }
-    if constexpr (CellType::kHasC) {
-      in.c = static_cast<const Item*>(my.cells)[row * units + at.unit];
-      in.c_before = FromFloat(CellBefore(at, step));
-    }
-    if constexpr (CellType::kReadsH) in.h_before = FromFloat(HBefore(at, step));
-    if (!projects) {
-      dh += LoadItem(my.output_backprop, row * all.output_stride + at.unit);
-    }
+    if (!projects) dh += ToFloat(in.output_backprop);
     Sum carry_h, gradients[kSlots];
     CellType::Backward(MakeFactors(in, at.functions(step)), dh, &carry_h,
                        &carried, gradients);
@@ -225,8 +240,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     for (int slot = 0; slot < kSlots; ++slot) {
       if (CellType::IsOfReset(slot)) continue;
       gates[slot * units] = FromFloat(gradients[slot]);
-      bias_sums[slot * units] =
-          (is_last ? 0.0f : bias_sums[slot * units]) + gradients[slot];
+      bias_sums[slot * units] = sums[slot] + gradients[slot];
     }
 #pragma unroll
     for (int gate = 0; gate < CellType::kGatesOfH; ++gate) {
@@ -234,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(1024)
       const Sum gradient =
           is_anew ? 0.0f : gradients[CellType::RecurrentSlot(gate)];
       if (halves) {
-        largest = max(largest, MagnitudeOf(at.RowPower(gate) * gradient));
+        largest = max(largest, MagnitudeOf(row_powers[gate] * gradient));
       } else {
         StoreItem(steps.operands, at.OfGate(gate), gradient);
       }
@@ -257,13 +271,16 @@ extern "C" __global__ void __launch_bounds__(1024)
     if (step == all.sequences.steps) return;
     const Item* const gates = at.GatesAt(at.RowAt(step));
     const bool has_none = is_padding || at.StartsAnew(step);
+    float gradients[CellType::kGatesOfH];
 #pragma unroll
     for (int gate = 0; gate < CellType::kGatesOfH; ++gate) {
-      const Sum gradient =
-          has_none ? 0.0f
-                   : ToFloat(gates[CellType::RecurrentSlot(gate) * units]);
-      at.StoreHalf(steps.operands, at.OfGate(gate),
-                   at.RowPower(gate) * gradient, power);
+      const int slot = CellType::RecurrentSlot(gate);
+      gradients[gate] =
+          has_none ? 0.0f : at.RowPower(gate) * ToFloat(gates[slot * units]);
+    }
+#pragma unroll
+    for (int gate = 0; gate < CellType::kGatesOfH; ++gate) {
+      at.StoreHalf(steps.operands, at.OfGate(gate), gradients[gate], power);
     }
   });
 }
