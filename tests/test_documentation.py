@@ -279,6 +279,7 @@ def test_quoted_gains_are_those_of_the_results(page, count):
         ),
         ("docs/guides/speed.md", "train {} times as fast", "models", "times as fast", "MusicVAE"),
         ("docs/guides/speed.md", "projected to 512, {} times", "models", "times as fast", "ELMo"),
+        ("docs/guides/xla.md", r"\[{} to {} times\]", "xla", "gain", ""),
         (
             "docs/guides/distributed.md",
             "reaches {} to {}, with",
