@@ -68,25 +68,11 @@ class ParamsSizeOp : public OpKernel {
   Conversion<ParamLayout> network_;
 };
 
-template <typename Layout>
-class ConversionOp : public OpKernel {
- public:
-  explicit ConversionOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, conversion_.Read(context));
-  }
-
- protected:
-  const Conversion<Layout>& conversion() const { return conversion_; }
-
- private:
-  Conversion<Layout> conversion_;
-};
-
 template <typename Layout, typename Device>
-class ToParamsOp : public ConversionOp<Layout> {
+class ToParamsOp : public OpKernel {
  public:
-  explicit ToParamsOp(OpKernelConstruction* context)
-      : ConversionOp<Layout>(context) {
+  explicit ToParamsOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, conversion_.Read(context));
     if (context->HasAttr("may_keep_params")) {
       OP_REQUIRES_OK(context,
                      context->GetAttr("may_keep_params", &may_keep_params_));
@@ -100,14 +86,14 @@ class ToParamsOp : public ConversionOp<Layout> {
       OP_REQUIRES_OK(context, context->input_list(list, &inputs));
       tensors.insert(tensors.end(), inputs.begin(), inputs.end());
     }
-    OP_REQUIRES_OK(context, this->conversion().CheckTensors(
-                                [&](int i) -> const TensorShape& {
-                                  return tensors[i].shape();
-                                }));
+    OP_REQUIRES_OK(context,
+                   conversion_.CheckTensors([&](int i) -> const TensorShape& {
+                     return tensors[i].shape();
+                   }));
     static NeverDestroyed<KeptResults<Tensor>> kept;
     const bool may_keep = may_keep_params_ && std::is_same_v<Device, CpuDevice>;
     std::optional<Tensor> params;
-    const RnnSpec& spec = this->conversion().spec();
+    const RnnSpec& spec = conversion_.spec();
     const uint64_t fingerprint = may_keep ? FingerprintOf(tensors) : 0;
     if (may_keep) params = kept->Find(tensors, fingerprint, spec);
     if (!params) {
@@ -122,7 +108,7 @@ class ToParamsOp : public ConversionOp<Layout> {
  private:
   absl::Status Make(OpKernelContext* context,
                     const std::vector<Tensor>& tensors, Tensor* params) const {
-    const Layout& layout = this->conversion().layout();
+    const Layout& layout = conversion_.layout();
     TF_RETURN_IF_ERROR(context->allocate_temp(
         context->expected_output_dtype(0), TensorShape({layout.size()}), params,
         context->output_alloc_attr(0)));
@@ -135,18 +121,21 @@ class ToParamsOp : public ConversionOp<Layout> {
                              backend.get()));
   }
 
+  Conversion<Layout> conversion_;
   bool may_keep_params_ = false;
 };
 
 template <typename Layout, typename Device>
-class FromParamsOp : public ConversionOp<Layout> {
+class FromParamsOp : public OpKernel {
  public:
-  using ConversionOp<Layout>::ConversionOp;
+  explicit FromParamsOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, conversion_.Read(context));
+  }
 
   void Compute(OpKernelContext* context) override {
-    const Layout& layout = this->conversion().layout();
+    const Layout& layout = conversion_.layout();
     const Tensor& params = context->input(0);
-    OP_REQUIRES_OK(context, this->conversion().CheckParams(params.shape()));
+    OP_REQUIRES_OK(context, conversion_.CheckParams(params.shape()));
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     std::vector<void*> data;
     for (const auto* const places : {&layout.weights(), &layout.biases()}) {
@@ -165,6 +154,9 @@ class FromParamsOp : public ConversionOp<Layout> {
                           /*to_params=*/false, data, DataOf(params),
                           backend.get())));
   }
+
+ private:
+  Conversion<Layout> conversion_;
 };
 
 REGISTER_KERNEL_BUILDER(

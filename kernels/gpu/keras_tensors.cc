@@ -9,11 +9,12 @@
 #include "kernels/keras_layout.h"
 
 namespace cudnn_rnn_tf {
-namespace {
 
-RnnStatus Enqueue(CUstream stream, const KerasLayout& layout, size_t item_bytes,
-                  bool to_params, const std::vector<void*>& tensors,
-                  void* params) {
+RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout& layout,
+                                       size_t item_bytes, bool to_params,
+                                       const std::vector<void*>& tensors,
+                                       void* params) {
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
   std::vector<std::string> macros = {"UNIT_BYTES=" +
                                      std::to_string(item_bytes)};
   if (to_params) macros.push_back("TO_PARAMS");
@@ -23,7 +24,7 @@ RnnStatus Enqueue(CUstream stream, const KerasLayout& layout, size_t item_bytes,
   KerasTensorMoves moves = {params, 0, {}};
   int64_t tiles = 0;
   const auto launch = [&] {
-    return Launch(kernel, stream, {tiles, 32, 8}, moves);
+    return Launch(kernel, stream(), {tiles, 32, 8}, moves);
   };
   auto tensor = tensors.begin();
   for (const auto* const places : {&layout.weights(), &layout.biases()}) {
@@ -57,16 +58,6 @@ RnnStatus Enqueue(CUstream stream, const KerasLayout& layout, size_t item_bytes,
     }
   }
   return launch();
-}
-
-}  // namespace
-
-RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout& layout,
-                                       size_t item_bytes, bool to_params,
-                                       const std::vector<void*>& tensors,
-                                       void* params) {
-  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  return Enqueue(stream(), layout, item_bytes, to_params, tensors, params);
 }
 
 }  // namespace cudnn_rnn_tf

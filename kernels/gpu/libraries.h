@@ -54,7 +54,6 @@ namespace cudnn_rnn_tf {
   F(cuDeviceGetAttribute)                        \
   F(cuGetErrorString)                            \
   F(cuKernelSetAttribute)                        \
-  F(cuLaunchCooperativeKernel)                   \
   F(cuLaunchKernel)                              \
   F(cuLaunchKernelEx)                            \
   F(cuLibraryGetKernel)                          \

@@ -37,18 +37,22 @@ Grid GridOfRows(int64_t num_rows, int64_t parts_of_row = 1) {
           std::min(parts_of_row, kMostBlocks)};
 }
 
-RnnStatus EnqueueReadMask(CUstream stream, const RnnMask& mask,
-                          const MaskedSteps& found) {
+}  // namespace
+
+RnnStatus GpuBackend::ReadMask(const RnnMask& mask, const MaskedSteps& found) {
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
   CUkernel kernel;
   CRNN_RETURN_IF_ERROR(CompileKernel(kFile, "read_mask", {"IS_MASK"}, &kernel));
   Rows rows = RowsOf(mask);
   if (mask.is_shared) rows.batch_stride = 0, rows.time_stride = 1;
   if (mask.batch_size == 0) return {};
-  return Launch(kernel, stream, GridOfRows(mask.batch_size), mask.values, rows,
-                mask.batch_size, found.lengths, found.places, found.steps);
+  return Launch(kernel, stream(), GridOfRows(mask.batch_size), mask.values,
+                rows, mask.batch_size, found.lengths, found.places,
+                found.steps);
 }
 
-RnnStatus EnqueueMoveSteps(CUstream stream, const StepMove& move) {
+RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
   const Rows rows = RowsOf(move);
   CUkernel kernel;
   const int64_t num_rows = move.batch_size * move.max_time;
@@ -56,7 +60,7 @@ RnnStatus EnqueueMoveSteps(CUstream stream, const StepMove& move) {
     CRNN_RETURN_IF_ERROR(
         CompileKernel(kFile, "add_steps", {TypeMacro(move.dtype)}, &kernel));
     if (num_rows == 0) return {};
-    return Launch(kernel, stream,
+    return Launch(kernel, stream(),
                   GridOfRows(num_rows, CeilDiv(move.width, kColumns)), rows,
                   move.batch_size, move.width, move.steps, move.from, move.to);
   }
@@ -67,21 +71,9 @@ RnnStatus EnqueueMoveSteps(CUstream stream, const StepMove& move) {
       CompileKernel(kFile, "move_steps",
                     {"UNIT_BYTES=" + std::to_string(unit_bytes)}, &kernel));
   if (num_rows == 0) return {};
-  return Launch(kernel, stream, GridOfRows(num_rows), rows, move.batch_size,
+  return Launch(kernel, stream(), GridOfRows(num_rows), rows, move.batch_size,
                 row_bytes / unit_bytes, move.packs, move.repeats, move.places,
                 move.steps, move.from, move.to);
-}
-
-}  // namespace
-
-RnnStatus GpuBackend::ReadMask(const RnnMask& mask, const MaskedSteps& found) {
-  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  return EnqueueReadMask(stream(), mask, found);
-}
-
-RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
-  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  return EnqueueMoveSteps(stream(), move);
 }
 
 }  // namespace cudnn_rnn_tf
