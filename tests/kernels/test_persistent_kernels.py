@@ -136,6 +136,8 @@ SHAPES = [
     Shape("gru_layer_norm", "bfloat16", 61, 2, 1, 32, 1, 2, 2, 1, 2, 1),
     Shape("lstm_layer_norm", "float32", 21, 2, 1, 12, 1, 3, 1, 1, 2, 2),
     Shape("gru_layer_norm", "float32", 37, 1, 1, 40, 2, 4, 2, 1, 2, 1, is_of_old_gpu=1),
+    Shape("lstm", "float16", 60, 2, 1, 32, 5, 8, 1, 2, 4, 1, has_warpgroups=1),
+    Shape("gru", "float32", 100, 4, 1, 32, 2, 4, 1, 1, 8, 0, products=3, has_warpgroups=1),
 ]
 
 # Stacks have no backward kernel.
@@ -364,7 +366,7 @@ class _Network:
     def buffers(
         self,
         d: int,
-        lead: tuple[int, int],
+        time_major: bool,
         gradients: list[np.ndarray],
         outputs: np.ndarray,
         cells: Sequence[np.ndarray] = (),
@@ -376,10 +378,9 @@ class _Network:
         are c of all steps and its gradient, if there are any.
         """
         gates, slots, units = self.gates, self.slots, self.shape.num_units
-        steps, batch = self.products.shape[:2]
+        of_input = _reordered(self.products[:, :, d % self.directions], time_major)
+        lead, batch = of_input.shape[:2], self.products.shape[1]
         gate_buffer = self.full(*lead, slots * units)
-        of_input = self.products[:, :, d % self.directions]
-        of_input = _reordered(of_input, lead == (steps, batch))
         gate_buffer[..., : gates * units] = of_input
         rows = -(-batch // (8 * self.shape.row_tiles)) * 8 * self.shape.row_tiles
         at = d * units * outputs.itemsize
@@ -466,7 +467,8 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
     d_cells = np.ascontiguousarray(_reordered(d_cells, time_major))
     cells = [np.full_like(d_cells, np.nan), d_cells] if shape.has_cell_sequences else []
     buffers = [
-        net.buffers(d, lead, [d_outputs_here, *d_states], outputs, cells) for d in range(directions)
+        net.buffers(d, time_major, [d_outputs_here, *d_states], outputs, cells)
+        for d in range(directions)
     ]
     net.call(_compile(shape, "forward", folder), FORWARD, buffers, strides)
 
@@ -596,7 +598,7 @@ def test_products_in_float16_have_the_range_of_floats(shape, draw, folder):
         net.states = [h[None].astype(np.float32), net.draw(1, batch, units)][: 1 + net.is_lstm]
         gradients = [gradient.astype(np.float32) for gradient in gradients]
         outputs = net.full(1, batch, units)
-        buffers = net.buffers(0, (1, batch), gradients, outputs)
+        buffers = net.buffers(0, True, gradients, outputs)
         weights, h = (each.astype(np.float64) for each in (net.recurrent[0], net.states[0][0]))
 
         net.call(_compile(shape, "forward", folder), FORWARD, [buffers], (batch, 1))
@@ -642,7 +644,7 @@ def test_stacks_agree_with_the_reference(shape, with_lengths, folder):
     buffers: list[types.SimpleNamespace] = []
     for layer in range(layers):
         output = ones(steps, batch, units)
-        own = net.buffers(layer, (steps, batch), [output, *net.states], output)
+        own = net.buffers(layer, True, [output, *net.states], output)
         own.output, own.input_weights = output, net.of_input[layer]
         if layer > 0:
             own.gates, own.input = ones(steps, batch, slots * units), buffers[-1].output

@@ -129,7 +129,8 @@ std::vector<Job> AllJobs() {
           // Odd sizes use the code for unaligned words.
           for (const int units : {32, 75, 96, 128, 192, 256, 320, 384, 512, 640,
                                   768, 1024, 1536, 2048}) {
-            for (const auto& [dirs, batch] : {std::pair(1, 64), {2, 16}}) {
+            for (const auto& [dirs, batch] :
+                 {std::pair(1, 64), {2, 16}, {1, 2048}}) {
               AddPersistent(gpu, architecture, mode, type, units, dirs, batch,
                             1, &jobs);
             }

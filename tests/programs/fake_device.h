@@ -323,6 +323,16 @@ inline float ShuffleXor(float value, int lanes) {
       ShuffleFrom(__float_as_uint(value), Fake().me().lane ^ lanes));
 }
 
+inline Word Transposed(Word word) {
+  Word transposed = 0;
+  for (int i = 0; i < 2; ++i) {
+    const int row = Fake().me().lane % 4 * 2 + i, column = Fake().me().lane / 4;
+    const Word of_column = ShuffleFrom(word, row * 4 + column / 2);
+    transposed |= (of_column >> column % 2 * 16 & 0xFFFFu) << 16 * i;
+  }
+  return transposed;
+}
+
 inline Word LargestOfWarp(Word word) {
   for (int lanes = 1; lanes < 32; lanes *= 2) {
     word = std::max(word, ShuffleFrom(word, Fake().me().lane ^ lanes));
@@ -376,8 +386,11 @@ struct WideOperand {
     return word;
   }
 };
-inline void BeginWide() {}
-inline void EndWide(bool) {}
+template <typename Sums>
+void BeginWide(Sums&) {}
+inline void EndWide() {}
+template <typename Sums>
+void WaitForWide(Sums&) {}
 template <typename Sums>
 void MultiplyWide(Sums& sums, int i, Word a0, Word a1, Word a2, Word a3,
                   const WideOperand& b) {
@@ -400,7 +413,7 @@ inline char* SharedMemory() { return Fake().shared(); }
 inline void SynchronizeBlock() {
   Fake().Meet(&Fake().block(), Fake().threads(), [] {});
 }
-inline void SynchronizeOperands() { SynchronizeBlock(); }
+inline void ShowOperands() {}
 inline int Recomputed(int number) { return number; }
 inline void Raise(Word* word, Word to) { *word = std::max(*word, to); }
 inline void atomicMax(Word* word, Word to) { Raise(word, to); }

@@ -119,8 +119,15 @@ struct Shape {
     return has_warpgroups ? (band_rows() + 63) / 64 * 4
                           : (band_rows() + 15) / 16;
   }
+  // In clusters, a warp of a warpgroup has all rows of eight units, which are
+  // two tiles. So its lanes have all sums of their cells.
+  constexpr bool forward_holds_cells() const {
+    return has_warpgroups && is_cluster;
+  }
   constexpr int forward_warp_tiles() const {
-    return (forward_tiles() * splits + warps - 1) / warps;
+    return forward_holds_cells()
+               ? 2
+               : (forward_tiles() * splits + warps - 1) / warps;
   }
   constexpr int forward_warp_pairs() const {
     return (slice_units() / items + 16 * splits - 1) / (16 * splits);
@@ -137,7 +144,8 @@ struct Shape {
   // pitch, the stores of a warp go to different banks.
   constexpr int forward_sums_pitch() const { return slots * block_units + 4; }
   constexpr int forward_sums_bytes() const {
-    return (has_bands() ? 1 : splits) * rows() * forward_sums_pitch() * 4;
+    const int copies = forward_holds_cells() ? 0 : has_bands() ? 1 : splits;
+    return copies * rows() * forward_sums_pitch() * 4;
   }
   // In a band, a block receives so many chunks of sums from each split of each
   // block, itself too.

@@ -16,7 +16,9 @@
 #include "exchange.cuh"
 #include "powers.cuh"
 #include "warpgroup_weights.cuh"
-#include "weights.cuh"
+
+using Cell = DealtCell</*kInTiles=*/false>;
+constexpr int kRounds = Cell::kRounds, kOwnUnits = Cell::kOwnUnits;
 #if NORMS
 #include "norms.cuh"
 #endif
@@ -36,11 +38,7 @@ constexpr int kAdders = kShape.backward_adders();
 constexpr int kLaneUnits = kShape.data_chunk_units();
 constexpr int kLanesOfRow = kShape.row_lanes();
 constexpr bool kIsInWarp = kLanesOfRow == BLOCK_UNITS;
-#if WARPGROUPS
-using Weights = WarpgroupWeights<kPairs, kTiles, 1>;
-#else
-using Weights = WarpWeights<kPairs, kTiles>;
-#endif
+using Weights = decltype(WeightsOfShape<kPairs, kTiles, 1>());
 
 // Returns the largest of the numbers of these lanes, none of which is negative.
 static float LargestOfRow(float number) {
@@ -163,16 +161,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   int share = 0;
   do {
     // The thread's cells.
-    int b_of[kRounds], unit_of[kRounds], length[kRounds], row_of[kRounds];
+    const auto sequence_of = [&](int round) {
+      const Cell cell(round, thread);
+      Sequence sequence(sequences, first_row + cell.row);
+      if (!cell.exists || rank * BLOCK_UNITS + cell.unit >= NUM_UNITS) {
+        sequence.Clear();
+      }
+      return sequence;
+    };
+    int unit_of[kRounds], length[kRounds], row_of[kRounds];
     float carry_h[kRounds], carry_c[kRounds], bias_sums[kOwnUnits][kSlots];
     Functions functions[kOwnUnits];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      const Cell cell(round, thread);
-      Sequence sequence(sequences, first_row + cell.row);
-      unit_of[round] = rank * BLOCK_UNITS + cell.unit;
-      if (!cell.exists || unit_of[round] >= NUM_UNITS) sequence.Clear();
-      b_of[round] = sequence.b;
+      const Sequence sequence = sequence_of(round);
+      unit_of[round] = rank * BLOCK_UNITS + Cell(round, thread).unit;
       length[round] = sequence.length;
       row_of[round] = sequence.RowAt(sequences, 0, is_reversed);
       carry_h[round] = carry_c[round] = 0.0f;
@@ -222,6 +225,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         if (step < 0 || step >= length[round]) continue;
         const long long row = row_of[round] + step * row_step;
         const int unit = unit_of[round];
+        const long long first_state =
+            step > 0 ? 0 : sequence_of(round).b * all.state_stride;
 #pragma unroll
         for (int slot = 0; slot < kSlots; ++slot) {
           in.gates[slot] = gates[(row * kSlots + slot) * NUM_UNITS + unit];
@@ -238,9 +243,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           const Item* const cells = static_cast<const Item*>(my.cells);
           in.c = cells[row * NUM_UNITS + unit];
           in.c_before =
-              step > 0 ? cells[(row - row_step) * NUM_UNITS + unit]
-                       : static_cast<const Item*>(
-                             my.first_c)[b_of[round] * all.state_stride + unit];
+              step > 0
+                  ? cells[(row - row_step) * NUM_UNITS + unit]
+                  : static_cast<const Item*>(my.first_c)[first_state + unit];
           if (kHasResets && StartsAnew(sequences, step, row, is_reversed)) {
             in.c_before = FromFloat(0.0f);
           }
@@ -255,8 +260,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
               step > 0
                   ? static_cast<const Item*>(
                         my.output)[(row - row_step) * all.output_stride + unit]
-                  : static_cast<const Item*>(
-                        my.first_h)[b_of[round] * all.state_stride + unit];
+                  : static_cast<const Item*>(my.first_h)[first_state + unit];
           if (kHasResets && StartsAnew(sequences, step, row, is_reversed)) {
             in.h_before = FromFloat(0.0f);
           }
@@ -414,7 +418,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         output_backprop[round] = ToFloat(in.output_backprop);
         c_backprop[round] = ToFloat(in.c_backprop);
       }
-      if (!WARPGROUPS) load_inputs(step - 1);
+      if (!Weights::kLoadsLate) load_inputs(step - 1);
       if (turn > 0 && IS_CLUSTER) {
         WaitForBarrier(barriers + current, (turn - 1) / 2 % 2);
         if (thread == 0) {
@@ -583,19 +587,24 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           }
         }
       };
-      SynchronizeOperands();
-      if (WARPGROUPS) {
+      Weights::SynchronizeOperands();
+      const auto store_and_load = [&] {
         store_gates();
         load_inputs(step - 1);
-      }
+      };
+      if (Weights::kLoadsLate && !IS_CLUSTER) store_and_load();
 
       constexpr int kAtOnce = Weights::kAtOnce;
       const int copy = kHasBands ? 0 : current;
 #pragma unroll
       for (int first = 0; first < kTiles; first += kAtOnce) {
         Weights::Sums sums;
-        weights.Multiply(held, gradients + copy * kCopy, kPitch, lane, first, 0,
-                         sums);
+        weights.Multiply(
+            held, gradients + copy * kCopy, kPitch, lane, first, 0, sums, [&] {
+              if (Weights::kLoadsLate && IS_CLUSTER && first == 0) {
+                store_and_load();
+              }
+            });
 #pragma unroll
         for (int n = 0; n < ROW_TILES; ++n) {
           const int row = n * 8 + 2 * t + is_odd;
@@ -642,7 +651,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           }
         }
       }
-      if (!WARPGROUPS) store_gates();
+      if (!Weights::kLoadsLate) store_gates();
     }
 
 #pragma unroll
@@ -667,8 +676,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             round < kOwnUnits ? norms.vector_sums[round % kOwnUnits][v] : 0.0f;
       }
 #endif
-      if (b_of[round] < 0) continue;
-      const long long at = b_of[round] * all.state_stride + unit_of[round];
+      const int b = sequence_of(round).b;
+      if (b < 0) continue;
+      const long long at = b * all.state_stride + unit_of[round];
       static_cast<Item*>(my.first_h_backprop)[at] = FromFloat(carry_h[round]);
       if constexpr (CellType::kHasC) {
         static_cast<Item*>(my.first_c_backprop)[at] = FromFloat(carry_c[round]);

@@ -39,17 +39,28 @@ constexpr int kRows = kShape.rows();
 constexpr bool kHasBands = kShape.has_bands();
 
 // A block's cells, one for each unit and sequence, are dealt to its threads so
-// that the threads of a warp have consecutive units.
-constexpr int kCells = BLOCK_UNITS * kRows;
-constexpr int kRounds = (kCells + kThreads - 1) / kThreads;
-// A thread's cells are of so many different units.
-constexpr int kOwnUnits = kThreads % BLOCK_UNITS == 0 ? 1 : kRounds;
+// that the threads of a warp have consecutive units or, if `kInTiles`, to those
+// that have the sums: a warp has eight units then, and lane 4 g + t has unit g
+// and, of each eight sequences, 2 t and 2 t + 1.
+template <bool kInTiles>
+struct DealtCell {
+  static constexpr int kCells = BLOCK_UNITS * kRows;
+  static constexpr int kRounds =
+      kInTiles ? 2 * ROW_TILES : (kCells + kThreads - 1) / kThreads;
+  // A thread's cells are of so many different units.
+  static constexpr int kOwnUnits =
+      kInTiles || kThreads % BLOCK_UNITS == 0 ? 1 : kRounds;
 
-struct Cell {
   bool exists;    // In the block, not necessarily in the layer.
   int row, unit;  // In the block.
 
-  Cell(int round, int thread) {
+  DealtCell(int round, int thread) {
+    if (kInTiles) {
+      row = round / 2 * 8 + thread % 4 * 2 + round % 2;
+      unit = thread / 4;
+      exists = unit < BLOCK_UNITS;
+      return;
+    }
     const int cell = round * kThreads + thread;
     exists = kCells % kThreads == 0 || cell < kCells;
     row = cell / BLOCK_UNITS;

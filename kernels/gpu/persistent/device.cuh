@@ -108,21 +108,41 @@ static void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
 // that are `pitch` bytes apart.
 struct WideOperand {
   unsigned long long descriptor;
+  // The address in the block, without the bits that say which block of a
+  // cluster this is.
   WideOperand(const void* first, int pitch)
-      : descriptor(__cvta_generic_to_shared(first) >> 4 |
+      : descriptor((__cvta_generic_to_shared(first) & 0x3FFFF) >> 4 |
                    static_cast<unsigned long long>(pitch >> 4) << 16 |
                    8ull << 32) {}
   // The operand that begins so many bytes later.
   WideOperand(const WideOperand& other, int bytes)
       : descriptor(other.descriptor + bytes / 16) {}
 };
-static void BeginWide() {
+// The compiler then has the sums in their registers, before what follows.
+template <typename Sums>
+static void SettleSums(Sums& sums) {
+#pragma unroll
+  for (auto& of_rows : sums) {
+#pragma unroll
+    for (auto& products : of_rows) {
+#pragma unroll
+      for (float& sum : products.sums) asm volatile("" : "+f"(sum)::"memory");
+    }
+  }
+}
+template <typename Sums>
+static void BeginWide(Sums& sums) {
+  SettleSums(sums);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-// Waits for all products so far if these are the last ones of a sum.
-static void EndWide(bool are_last) {
+static void EndWide() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  if (are_last) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+// Waits for all products so far.
+template <typename Sums>
+static void WaitForWide(Sums& sums) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  SettleSums(sums);
 }
 
 #define SUMS(n)                                       \
@@ -138,11 +158,17 @@ static void EndWide(bool are_last) {
 #define ALL_SUMS SUMS(0), SUMS(1), SUMS(2)
 #define A_WORDS "{%12, %13, %14, %15}, %16, 1, 1, 1, 0"
 #define A_IN_MEMORY "%12, %13, 1, 1, 1, 0, 0"
-#else
+#elif ROW_TILES == 4
 #define WIDE(a) WIDE_OF("32", ", %8, %9, %10, %11, %12, %13, %14, %15", a)
 #define ALL_SUMS SUMS(0), SUMS(1), SUMS(2), SUMS(3)
 #define A_WORDS "{%16, %17, %18, %19}, %20, 1, 1, 1, 0"
 #define A_IN_MEMORY "%16, %17, 1, 1, 1, 0, 0"
+#else
+#define WIDE(a) \
+  WIDE_OF("40", ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19", a)
+#define ALL_SUMS SUMS(0), SUMS(1), SUMS(2), SUMS(3), SUMS(4)
+#define A_WORDS "{%20, %21, %22, %23}, %24, 1, 1, 1, 0"
+#define A_IN_MEMORY "%20, %21, 1, 1, 1, 0, 0"
 #endif
 #if defined(IS_BFLOAT16)
 #define WIDE_TYPES "k16.f32.bf16.bf16 "
@@ -180,6 +206,15 @@ static Word LargestOfWarp(Word word) { return __reduce_max_sync(~0u, word); }
 #endif
 static Word ShuffleFrom(Word word, int lane) {
   return __shfl_sync(~0u, word, lane);
+}
+// Lane 4 g + t has the columns 2 t and 2 t + 1 of row g of a matrix of numbers
+// in 16 bits, and gets those of the transposed matrix.
+static Word Transposed(Word word) {
+  Word transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"
+               : "=r"(transposed)
+               : "r"(word));
+  return transposed;
 }
 
 static void StorePair(float* to, float first, float second) {
@@ -222,13 +257,10 @@ static Word SharedAddress(const void* pointer) {
 }
 
 static void SynchronizeBlock() { __syncthreads(); }
-// Also shows what threads have stored to the tensor cores, if these read it on
-// their own.
-static void SynchronizeOperands() {
-#if WARPGROUPS
+// Shows what this thread has stored, or found to be stored, to tensor cores
+// that read shared memory on their own.
+static void ShowOperands() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-  SynchronizeBlock();
 }
 static void SynchronizeWarp() { __syncwarp(); }
 

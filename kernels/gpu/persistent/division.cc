@@ -21,8 +21,9 @@ constexpr int kLeastTeam = 8;
 // A thread of a stack has at most this many loads from the layer below under
 // way.
 constexpr int kMostChunks = 4;
-// Warpgroups were not measured with fewer units.
-constexpr int kFewestOfWarpgroups = 384;
+// Warpgroups were not measured with fewer units, in clusters and in other
+// teams.
+constexpr int kFewestInClusters = 65, kFewestInGrids = 384;
 
 // This is what the model knows of an architecture.
 struct Architecture {
@@ -198,6 +199,12 @@ PassCost ForwardCost(const DeviceLimits& gpu, const Shape& shape, int batch) {
           ? 2400.0 + 0.1 * shape.forward_sums_step_bytes()
           : 2000.0 + 0.04 * rows * shape.forward_step_bytes() / shape.rows();
   const int useful = CeilDiv(shape.forward_tiles(), tiles) * shape.splits;
+  if (shape.forward_holds_cells()) {
+    const bool has_room = shape.block_units <= 8 * shape.warps;
+    return {tiles, shape.forward_warp_pairs(),
+            has_room ? CeilDiv(shape.block_units, 32) * 4 : 0,
+            64 + 32 * shape.row_tiles, wait};
+  }
   if (shape.has_warpgroups) {
     return {tiles, shape.forward_warp_pairs(), useful,
             95 + 8 * Rounds(shape) + Sums(shape, tiles), wait};
@@ -225,14 +232,25 @@ PassCost BackwardCost(const DeviceLimits& gpu, const Shape& shape) {
       shape.is_cluster    ? ClusterWait(gpu, shape, shape.backward_step_bytes())
       : shape.has_bands() ? 3000.0 + 0.08 * shape.backward_step_bytes()
                           : 1850.0 + of_byte * shape.backward_step_bytes();
+  const int useful =
+      CeilDiv(shape.backward_groups(), shape.backward_warp_groups());
+  if (shape.has_warpgroups && shape.is_cluster) {
+    const int rounds = Rounds(shape);
+    const bool has_one_unit = 32 * shape.warps % shape.block_units == 0;
+    return {tiles, shape.backward_pairs(),
+            2 * useful < shape.warps ? 0 : shape.warps,
+            shape.row_tiles == 2 && rounds <= 4
+                ? 128
+                : 155 + (has_one_unit ? 10 : 12) * rounds,
+            wait};
+  }
   if (shape.has_warpgroups) {
     // A warpgroup is slow if some of its warps have fewer tiles than others.
     const bool is_even = shape.backward_groups() % shape.warps == 0;
     return {tiles, shape.backward_pairs(), is_even ? shape.warps : 0,
             100 + 20 * Rounds(shape) + 8 * shape.row_tiles, wait};
   }
-  return {tiles, shape.backward_pairs(),
-          CeilDiv(shape.backward_groups(), shape.backward_warp_groups()),
+  return {tiles, shape.backward_pairs(), useful,
           HasMargin(gpu, shape)
               ? 48 + std::max(sums, ReceivingRegisters(shape)) +
                     36 * Rounds(shape) + 4 * tiles + 4 * (shape.row_tiles - 1) +
@@ -277,8 +295,6 @@ double Cycles(const KernelRequest& request, const DeviceLimits& gpu,
       : is_in_warp ? 100.0 + 40.0 * Rounds(shape) +
                          40.0 * std::max(0, shape.team - 8) * shape.is_cluster
                    : 400.0 + 200.0 * Rounds(shape);
-  // Blocks that share a multiprocessor wait at the same time, but work one
-  // after the other.
   double work = 200.0 * Rounds(shape) + 100.0 * (shape.splits - 1) +
                 120.0 * CeilDiv(shape.warps, 4) + product_cycles * products +
                 shared_reads + quad_sums + looks + powers;
@@ -289,15 +305,29 @@ double Cycles(const KernelRequest& request, const DeviceLimits& gpu,
     work = 650.0 * Rounds(shape) + 1.2 * shared_reads + powers +
            product_cycles * of_warp * (request.is_backward ? 3.7 : 2.0);
   }
+  // Blocks that share a multiprocessor wait at the same time, but work one
+  // after the other, or partly so if each has few warps that wait for memory.
+  double of_others = 1.0;
   if (shape.has_warpgroups) {
-    // Fitted to 24 layers of 384 to 2048 units, with a margin in the forward
-    // pass for others. Threads of many cells lack registers.
     const int rounds = Rounds(shape);
     const double wide = WideProducts(shape, cost);
-    work =
-        powers + (!request.is_backward ? wide + 1000.0 + 205.0 * rounds * rounds
-                  : shape.has_bands()  ? 2.0 * wide + 450.0 * rounds
-                                       : 1.2 * wide + 100.0 * rounds);
+    if (shape.is_cluster) {
+      // Fitted to 40 runs of 128 to 512 units with 640 and 2048 sequences.
+      work = wide + (request.is_backward
+                         ? 84.0 * shape.warps * rounds +
+                               (shape.products == Shape::kHalves ? 750.0 : 0.0)
+                         : powers + 300.0 + 52.0 * shape.warps * rounds +
+                               12.0 * rounds * rounds);
+      of_others = 0.6;
+    } else {
+      // Fitted to 24 layers of 384 to 2048 units, with a margin for others.
+      // Threads of many cells lack registers.
+      const double margin = shape.products == Shape::kHalves ? 500.0 : 0.0;
+      work = powers +
+             (!request.is_backward ? wide + 1000.0 + 205.0 * rounds * rounds
+              : shape.has_bands()  ? 2.0 * wide + 450.0 * rounds
+                                   : 1.2 * wide + 100.0 * rounds + margin);
+    }
   }
   // A cell that normalises adds sums over lanes, and two exchanges.
   work += 20.0 * shape.norms * shape.warps * Rounds(shape);
@@ -313,7 +343,8 @@ double Cycles(const KernelRequest& request, const DeviceLimits& gpu,
                     request.num_dirs * shape.Stages(request.num_layers);
   const int turns = CeilDiv(teams, TeamsAtOnce(gpu, shape));
   const int together = std::clamp(room, 1, turns);
-  return CeilDiv(turns, together) * (wait + together * work);
+  return CeilDiv(turns, together) *
+         (wait + (1.0 + of_others * (together - 1)) * work);
 }
 
 }  // namespace
@@ -338,7 +369,7 @@ std::vector<Division> Divisions(const KernelRequest& request,
     const bool is_in_16_bits =
         products == Shape::kHalves || request.dtype != RnnDataType::kFloat32;
     if (gpu.architecture != 90 || !is_in_16_bits || request.num_layers > 1 ||
-        request.num_units < kFewestOfWarpgroups) {
+        request.num_units < kFewestInClusters) {
       continue;
     }
     for (const int slices : {1, 2, 4}) {
@@ -347,14 +378,17 @@ std::vector<Division> Divisions(const KernelRequest& request,
     }
   }
   for (const auto& [team, is_cluster] : Teams(gpu)) {
-    for (const int row_tiles : {1, 2, 3, 4}) {
+    for (const int row_tiles : {1, 2, 3, 4, 5}) {
       for (const int warps : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16}) {
         // Small clusters of more warps are faster than a block of one.
         if (warps == 1 && HasClusters(gpu)) continue;
         for (const auto& [splits, products, slices, has_warpgroups] : ways) {
           const bool is_for_warpgroups =
-              row_tiles > 1 && (warps == 8 || warps == 12) && !is_cluster;
-          if (has_warpgroups ? !is_for_warpgroups : row_tiles == 3) {
+              is_cluster ? warps >= 8 && warps % 4 == 0 && slices == 1
+                         : (warps == 8 || warps == 12) && row_tiles < 5 &&
+                               request.num_units >= kFewestInGrids;
+          if (has_warpgroups ? row_tiles == 1 || !is_for_warpgroups
+                             : row_tiles == 3 || row_tiles == 5) {
             continue;
           }
           Shape shape = {};
@@ -373,7 +407,10 @@ std::vector<Division> Divisions(const KernelRequest& request,
           shape.slices = slices;
           shape.has_warpgroups = has_warpgroups;
           shape.norms = static_cast<int>(KindOf(request.rnn_mode).num_norms);
-          if (shape.norms > 0 && (!is_cluster || shape.is_stack)) continue;
+          if (shape.norms > 0 &&
+              (!is_cluster || shape.is_stack || has_warpgroups)) {
+            continue;
+          }
           shape.slots = shape.has_bands() && !has_warpgroups
                             ? KindOf(request.rnn_mode).num_gates
                             : 4;
@@ -412,9 +449,18 @@ std::vector<Division> Divisions(const KernelRequest& request,
               (is_backward && splits > 1)) {
             continue;
           }
-          shape.resident_pairs = std::min(room / (8 * cost.tiles), cost.pairs);
-          const int shared_bytes = is_backward ? shape.backward_shared_bytes()
-                                               : shape.forward_shared_bytes();
+          const auto bytes = [&] {
+            return is_backward ? shape.backward_shared_bytes()
+                               : shape.forward_shared_bytes();
+          };
+          // Registers hold as many of the weights as they can. Of wide
+          // products, they gain little, and two blocks may have room together.
+          const int most = std::min(room / (8 * cost.tiles), cost.pairs);
+          shape.resident_pairs = has_warpgroups && is_cluster ? 0 : most;
+          while (bytes() > gpu.shared_bytes && shape.resident_pairs < most) {
+            ++shape.resident_pairs;
+          }
+          const int shared_bytes = bytes();
           if (shared_bytes > gpu.shared_bytes) continue;
           divisions.push_back(
               {shape, Cycles(request, gpu, shape, cost, shared_bytes)});

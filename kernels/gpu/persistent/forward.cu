@@ -2,7 +2,8 @@
 // weights in the registers and the shared memory of teams of blocks.
 //
 // A block's warps multiply its rows of the weights by h; the sums go through
-// shared memory to its threads, which compute the cells. A cell's new state
+// shared memory to its threads, which compute the cells, unless these have the
+// sums already, as in clusters of warpgroups. A cell's new state
 // goes to every block of the team, 16 bytes of one sequence at a time: in a
 // cluster by asynchronous stores, which a barrier at the receiver counts, in
 // other teams through memory. There is no other barrier between blocks in the
@@ -19,7 +20,10 @@
 // Whoever compiles also defines IS_TRAINING if it is for training.
 #include "stack.cuh"
 #include "warpgroup_weights.cuh"
-#include "weights.cuh"
+
+constexpr bool kHoldsCells = kShape.forward_holds_cells();
+using Cell = DealtCell<kHoldsCells>;
+constexpr int kRounds = Cell::kRounds, kOwnUnits = Cell::kOwnUnits;
 #if NORMS
 #include "norms.cuh"
 #endif
@@ -33,15 +37,11 @@ constexpr int kPitch = kShape.forward_pitch();
 constexpr int kColumn = kShape.column_pitch();
 constexpr int kCopy = kShape.operand_bytes(kPairs * SPLITS);
 constexpr int kSumsPitch = kShape.forward_sums_pitch();
-#if WARPGROUPS
-using Weights = WarpgroupWeights<kPairs, kTiles, 2>;
+using Weights = decltype(WeightsOfShape<kPairs, kTiles, IS_CLUSTER ? 1 : 2>());
 static_assert(kTiles <= Weights::kAtOnce, "tiles are multiplied once");
-#else
-using Weights = WarpWeights<kPairs, kTiles>;
-#endif
 // The number of steps by which the products of the input side are loaded ahead,
 // since a step may be shorter than a load from memory takes.
-constexpr int kAhead = kHasBands || WARPGROUPS ? 1 : 2;
+constexpr int kAhead = kHasBands || Weights::kLoadsLate ? 1 : 2;
 // The slots of a unit, as 16 bytes if they are as many.
 static void LoadSlots(const float* from, float* slots) {
   if (SLOTS == 4) {
@@ -85,6 +85,23 @@ static Chunk Gather(float h, int lane) {
   return chunk;
 }
 
+// Returns chunk t of four chunks of which lane t of a quad, as each of its
+// lanes, has word t.
+static Chunk ChunkOfQuad(const Word (&words)[4], int lane) {
+  Chunk chunk;
+#pragma unroll
+  for (int other = 0; other < 4; ++other) {
+    const int t = (lane ^ other) % 4;
+    const Word word = ShuffleFrom(
+        t < 2 ? words[t == 0 ? 0 : 1] : words[t == 2 ? 2 : 3], lane ^ other);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (j == t) chunk.word[j] = word;
+    }
+  }
+  return chunk;
+}
+
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     forward(const ForwardArguments all) {
   const Sequences& sequences = all.sequences;
@@ -110,9 +127,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   MarkedRing<kShape.forward_sums_step_bytes()> ring_of_sums(ring.end());
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int g = lane / 4, t = lane % 4;
-  // The warp's tiles, and the first of its pairs. A warpgroup's warps have
-  // neighbouring tiles.
-  constexpr int kGroup = WARPGROUPS ? 4 : 1;
+  // The warp's tiles, and the first of its pairs. Warps that multiply together
+  // have neighbouring tiles.
+  constexpr int kGroup = Weights::kWarps;
   const int group = warp / kGroup;
   const auto tile_of = [&](int i) {
     return (group / SPLITS * kTiles + i) * kGroup + warp % kGroup;
@@ -145,9 +162,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (kHasPowers) {
     FindRowPowers(row_of, band, slice, ring_of_sums.end(), thread, row_powers);
   }
-  // A tile's rows g and g + 8 are neighbours among those of the weights.
+  // A tile's rows g and g + 8 are neighbours among those of the weights. If a
+  // warp's lanes hold cells, its two tiles have all rows of eight units.
   const auto load_weights = [&](int pair, int i, int half) {
-    const int at = tile_of(i) * 16 + 2 * g + half;
+    const int at = kHoldsCells ? (warp * 8 + g) * SLOTS + 2 * i + half
+                               : tile_of(i) * 16 + 2 * g + half;
     const int column = ((first_pair + pair) * 16 + t * 4) * kOperands;
     const Item* const row = at < kShape.band_rows() ? row_of(at) : nullptr;
     if (row == nullptr || column >= kSliceUnits) return Chunk{};
@@ -210,16 +229,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
 
     // The thread's cells. A GRU's candidate has its biases in two slots.
-    int b_of[kRounds], unit_of[kRounds], length[kRounds], row_of[kRounds];
+    const auto sequence_of = [&](int round) {
+      const Cell cell(round, thread);
+      Sequence sequence(sequences, first_row + cell.row);
+      if (!cell.exists || rank * BLOCK_UNITS + cell.unit >= NUM_UNITS) {
+        sequence.Clear();
+      }
+      return sequence;
+    };
+    int unit_of[kRounds], length[kRounds], row_of[kRounds];
     float h[kRounds], c[kRounds], bias[kOwnUnits][kSlots];
     Functions functions[kOwnUnits];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      const Cell cell(round, thread);
-      Sequence sequence(sequences, first_row + cell.row);
-      unit_of[round] = rank * BLOCK_UNITS + cell.unit;
-      if (!cell.exists || unit_of[round] >= NUM_UNITS) sequence.Clear();
-      b_of[round] = sequence.b;
+      const Sequence sequence = sequence_of(round);
+      unit_of[round] = rank * BLOCK_UNITS + Cell(round, thread).unit;
       length[round] = sequence.length;
       row_of[round] = sequence.RowAt(sequences, 0, is_reversed);
       h[round] = c[round] = 0.0f;
@@ -299,14 +323,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     constexpr int kOwnTiles = BLOCK_UNITS * SLOTS / 16;
     constexpr int kChunks = kShape.forward_sums_chunks();
     const auto multiply = [&](const char* numbers, int step,
-                              const auto& receive) {
-      Weights::Sums sums;
+                              const auto& receive, const auto& meanwhile,
+                              Weights::Sums& sums) {
 #pragma unroll
       for (int piece = 0; piece < Weights::kPieces; ++piece) {
         receive(piece);
         weights.Multiply(held, numbers + first_pair * 4 * kColumn, kPitch, lane,
-                         0, piece, sums);
+                         0, piece, sums, meanwhile);
       }
+      if (kHoldsCells) return;
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         const int tile = tile_of(i);
@@ -371,11 +396,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
       }
     };
-    const auto read_sums = [&](int round, bool has_powers, float* of_cell) {
+    const auto read_sums = [&](const auto& sums, int round, bool has_powers,
+                               float* of_cell) {
       const Cell cell(round, thread);
       if (!cell.exists) return;
+      if constexpr (kHoldsCells) {
 #pragma unroll
-      for (int i = 0; i < (kHasBands ? 1 : SPLITS); ++i) {
+        for (int slot = 0; slot < SLOTS; ++slot) {
+          of_cell[slot] =
+              sums[round / 2][slot / 2].sums[slot % 2 * 2 + round % 2];
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < (kHoldsCells ? 0 : kHasBands ? 1 : SPLITS); ++i) {
         float part[SLOTS];
         LoadSlots(sums_of_block + (i * kRows + cell.row) * kSumsPitch +
                       cell.unit * SLOTS,
@@ -405,13 +438,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         below.Store(step, sequence_powers, numbers);
         below.Load(step + 1);
         SynchronizeBlock();
-        multiply(numbers, step, [](int) {});
+        Weights::Sums sums;
+        multiply(numbers, step, [](int) {}, [] {}, sums);
         SynchronizeBlock();
 #pragma unroll
         for (int round = 0; round < kRounds; ++round) {
           if (step >= length[round]) continue;
           float products[SLOTS] = {};
-          read_sums(round, kKeepsPowers, products);
+          read_sums(sums, round, kKeepsPowers, products);
 #pragma unroll
           for (int gate = 0; gate < kGates; ++gate) {
             StoreForOthers(&gate_at(round, step, gate),
@@ -436,10 +470,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         const int peer = i * kLanes + lane % kLanes;
         peers[i] = MemoryOfPeer(peer < TEAM ? peer : 0);
       }
+      Weights::ShowOperands();
       // From here on peers may store to this block.
       SynchronizeCluster();
     } else {
-      SynchronizeOperands();
+      Weights::SynchronizeOperands();
     }
     // Receives a part of the slice of h, of [kRows, all units]. Other rows than
     // those of sequences stay zero.
@@ -476,7 +511,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
               chunks[i];
         }
       }
-      SynchronizeOperands();
+      Weights::SynchronizeOperands();
     };
 
     for (int step = 0; step < steps; ++step) {
@@ -512,23 +547,29 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       };
       // Work that does not depend on what peers send comes before the wait, if
       // there are registers for that.
-      if (!WARPGROUPS) take_inputs();
+      if (!Weights::kLoadsLate) take_inputs();
       if (step > 0 && IS_CLUSTER) {
         WaitForBarrier(barriers + current, (step - 1) / 2 % 2);
+        Weights::ShowOperands();
         if (thread == 0) {
           ArmBarrier(barriers + current, kShape.forward_step_bytes());
         }
       }
-      multiply(states + current * kCopy, step, [&](int piece) {
+      Weights::Sums sums;
+      const auto receive = [&](int piece) {
         if (step > 0 && !IS_CLUSTER) receive_h(step - 1, piece);
-      });
+      };
+      const auto meanwhile = [&] {
+        if (Weights::kLoadsLate && IS_CLUSTER) take_inputs();
+      };
+      multiply(states + current * kCopy, step, receive, meanwhile, sums);
       if constexpr (kHasBands) receive_sums(step);
-      SynchronizeBlock();
-      if (WARPGROUPS) take_inputs();
+      if (!kHoldsCells) SynchronizeBlock();
+      if (Weights::kLoadsLate && !IS_CLUSTER) take_inputs();
 
       const auto add_sums = [&](int round) {
         float of_cell[SLOTS] = {};
-        read_sums(round, kKeepsPowers || step == 0, of_cell);
+        read_sums(sums, round, kKeepsPowers || step == 0, of_cell);
         if (is_anew[round]) {
           h[round] = c[round] = 0.0f;
 #pragma unroll
@@ -569,7 +610,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           h[round] = new_h;
           c[round] = new_c;
         }
-        if (step + 1 < steps) {
+        if (!kHoldsCells && step + 1 < steps) {
           // All lanes take part in the shuffles, those without a cell too.
           const float power = kKeepsPowers && kHasPowers && cell.exists
                                   ? sequence_powers[cell.row]
@@ -593,6 +634,36 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                        cell.unit) *
                           kShape.item_bytes(),
                       chunk);
+          }
+        }
+      }
+      if constexpr (kHoldsCells) {
+        // Eight units of a sequence are a chunk.
+#pragma unroll
+        for (int first = 0; first < ROW_TILES; first += 4) {
+          Word words[4] = {};
+#pragma unroll
+          for (int n = first; n < ROW_TILES && n < first + 4; ++n) {
+            float pair[2];
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              const int row = n * 8 + 2 * t + e;
+              const float power =
+                  kKeepsPowers && kHasPowers ? sequence_powers[row] : 1.0f;
+              pair[e] = h[2 * n + e] * (kHasPowers ? ScaleOf(power) : 1.0f);
+            }
+            words[n - first] = Transposed(ToOperands(pair));
+          }
+          const Chunk chunk = ChunkOfQuad(words, lane);
+          const int n = first + t, column = rank * (BLOCK_UNITS / 8) + warp;
+          if (n >= ROW_TILES || warp * 8 >= BLOCK_UNITS || step + 1 == steps) {
+            continue;
+          }
+          char* const to =
+              states + next * kCopy + (n * 8 + g) * kPitch + column * kColumn;
+#pragma unroll
+          for (int peer = 0; peer < TEAM; ++peer) {
+            StoreToPeer(MemoryOfPeer(peer), to, barriers + next, chunk);
           }
         }
       }
@@ -632,8 +703,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      if (b_of[round] < 0) continue;
-      const long long at = b_of[round] * all.state_stride + unit_of[round];
+      // To keep it would take a register.
+      const int b = sequence_of(round).b;
+      if (b < 0) continue;
+      const long long at = b * all.state_stride + unit_of[round];
       static_cast<Item*>(my.last_h)[at] = FromFloat(h[round]);
       if constexpr (CellType::kHasC) {
         static_cast<Item*>(my.last_c)[at] = FromFloat(c[round]);

@@ -4,7 +4,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WARPGROUP_WEIGHTS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WARPGROUP_WEIGHTS_CUH_
 
-#include "common.cuh"
+#include "weights.cuh"
 
 static_assert(!WARPGROUPS || SPLITS == 1, "warpgroups do not split sums");
 
@@ -22,6 +22,13 @@ class WarpgroupWeights {
   static constexpr int kPieces = kPairs % kMostPieces == 0 ? kMostPieces : 1;
   // With more tiles at once, there are too few registers for their sums.
   static constexpr int kAtOnce = kTiles < 2 ? kTiles : 2;
+  static constexpr int kWarps = 4;
+  static constexpr bool kLoadsLate = true;
+  static void ShowOperands() { ::ShowOperands(); }
+  static void SynchronizeOperands() {
+    ShowOperands();
+    SynchronizeBlock();
+  }
   struct Products {
     float sums[4] = {};
     void Total(int, float* total) const {
@@ -71,13 +78,14 @@ class WarpgroupWeights {
   }
 
   // Multiplies kAtOnce tiles, from `first` on, by a piece of the numbers. The
-  // sums are there once the last piece is done.
+  // sums are there once the last piece is done. Calls `meanwhile`.
+  template <typename Meanwhile>
   void Multiply(const Held& held, const char* numbers, int, int, int first,
-                int piece, Sums& sums) const {
+                int piece, Sums& sums, const Meanwhile& meanwhile) const {
     constexpr int kColumn = kShape.column_pitch(), kColumnOfTile = 64 * 16;
     const WideOperand columns(numbers, kColumn);
     const WideOperand of_tiles(TileAt(RESIDENT_PAIRS, 0), kColumnOfTile);
-    BeginWide();
+    BeginWide(sums);
 #pragma unroll
     for (int i = 0; i < kPairs / kPieces * 2; ++i) {
       const int pair = piece * (kPairs / kPieces) + i / 2, half = i % 2;
@@ -97,7 +105,9 @@ class WarpgroupWeights {
         }
       }
     }
-    EndWide(piece == kPieces - 1);
+    EndWide();
+    meanwhile();
+    if (piece == kPieces - 1) WaitForWide(sums);
   }
 
  private:
@@ -109,5 +119,16 @@ class WarpgroupWeights {
   Chunk* const tiles_;
   const int lane_, place_;
 };
+
+// The weights of a pass, of which a warp has kTiles tiles of kPairs pairs. Only
+// the type of the result matters.
+template <int kPairs, int kTiles, int kMostPieces>
+auto WeightsOfShape() {
+  if constexpr (WARPGROUPS) {
+    return WarpgroupWeights<kPairs, kTiles, kMostPieces>(nullptr, 0);
+  } else {
+    return WarpWeights<kPairs, kTiles>(nullptr, 0);
+  }
+}
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WARPGROUP_WEIGHTS_CUH_

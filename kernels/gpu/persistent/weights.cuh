@@ -18,8 +18,14 @@ class WarpWeights {
   using Held = Chunk[kHeld][kTiles][2];
   // A lane's sums for each group of 8 sequences and each tile.
   using Sums = Products[ROW_TILES][kTiles];
-  // All tiles and pairs are multiplied at once.
-  static constexpr int kAtOnce = kTiles, kPieces = 1;
+  // All tiles and pairs are multiplied at once, by one warp.
+  static constexpr int kAtOnce = kTiles, kPieces = 1, kWarps = 1;
+  // Whether there are registers for a step's loads only after its products.
+  static constexpr bool kLoadsLate = false;
+  // All threads call this after they have stored what is multiplied next, or
+  // found it stored, before any of them multiplies it.
+  static void ShowOperands() {}
+  static void SynchronizeOperands() { SynchronizeBlock(); }
 
   // `memory` is shared memory for the weights of the block. The thread's number
   // comes as an int: with the unsigned one of threadIdx, NVCC 13 spills more
@@ -53,9 +59,12 @@ class WarpWeights {
 
   // Multiplies the weights by numbers in shared memory, and adds the products
   // to `sums`. `numbers` is where the first pair of the first sequence is.
-  // Sequences are `pitch` bytes apart.
+  // Sequences are `pitch` bytes apart. Calls `meanwhile`.
+  template <typename Meanwhile>
   void Multiply(const Held& held, const char* numbers, int pitch, int lane,
-                int /*first*/, int /*piece*/, Sums& sums) const {
+                int /*first*/, int /*piece*/, Sums& sums,
+                const Meanwhile& meanwhile) const {
+    meanwhile();
 #pragma unroll
     for (int position = 0; position < kPairs; ++position) {
       // Pairs in shared memory are spread among those in registers, so that the
