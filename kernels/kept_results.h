@@ -63,7 +63,8 @@ inline uint64_t FingerprintOf(const std::vector<tensorflow::Tensor>& tensors) {
 // may_keep_params is false for them.)
 //
 // An entry of which nobody else has a tensor any more is dropped by the next
-// call of Find, since a variable took new memory, or is gone. Of all other
+// call of any op that may find one, since a variable took new memory, or is
+// gone. Of all other
 // entries, the most recently used are kept: up to kMostEntries, with results of
 // up to kMostBytes together.
 //
@@ -71,17 +72,23 @@ inline uint64_t FingerprintOf(const std::vector<tensorflow::Tensor>& tensors) {
 template <typename Result>
 class KeptResults {
  public:
+  void DropUnused() {
+    Entries unused;  // Is freed after the lock.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    unused = TakeUnused();
+  }
+
   // Returns what was kept for these tensors, which hold the parameters of the
   // network `spec`, and have this fingerprint; no value if nothing was.
   std::optional<Result> Find(const std::vector<tensorflow::Tensor>& tensors,
                              uint64_t fingerprint, const RnnSpec& spec) {
-    Entries unused;
+    DropUnused();
+    Entries changed;
     const std::lock_guard<std::mutex> lock(mutex_);
-    unused = TakeUnused();
     const auto found = EntryOf(tensors, spec);
     if (found == entries_.end()) return std::nullopt;
     if (found->fingerprint != fingerprint) {
-      unused.splice(unused.end(), entries_, found);
+      changed.splice(changed.end(), entries_, found);
       return std::nullopt;
     }
     entries_.splice(entries_.begin(), entries_, found);

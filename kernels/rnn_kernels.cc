@@ -172,9 +172,11 @@ class ForwardOp : public RnnOp {
   // In training, parameters change from call to call, so nothing is kept.
   std::shared_ptr<const CpuPackedParams> KeptPacked(const Tensor& params,
                                                     const Run& run) const {
-    if (kIsGpu<Device> || run.empty() || !may_keep_params_ || is_training_) {
-      return nullptr;
-    }
+    using Packed = std::shared_ptr<const CpuPackedParams>;
+    static NeverDestroyed<KeptResults<Packed>> kept;
+    if (kIsGpu<Device>) return nullptr;
+    kept->DropUnused();  // Training may have gone on with other weights.
+    if (run.empty() || !may_keep_params_ || is_training_) return nullptr;
     // Few rows are multiplied by such parameters where they are, which takes
     // less time than to read all of them for their fingerprint.
     const RnnProblem& problem = run.problem;
@@ -183,8 +185,6 @@ class ForwardOp : public RnnOp {
     if (problem.max_time * problem.batch_size <= kFewRows && !is_of_half_type) {
       return nullptr;
     }
-    using Packed = std::shared_ptr<const CpuPackedParams>;
-    static NeverDestroyed<KeptResults<Packed>> kept;
     const RnnSpec& spec = run.problem.spec;
     const uint64_t fingerprint = FingerprintOf({params});
     if (const auto found = kept->Find({params}, fingerprint, spec)) {

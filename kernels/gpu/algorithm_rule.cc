@@ -154,9 +154,12 @@ bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
           ? std::numeric_limits<double>::infinity()
           : CyclesOfSteps(problem, gpu) *
                 (problem.has_sequence_lengths ? kMarginOfLengths : kMargin);
+  // Single steps took at least that much longer with layer normalization.
+  const double slower = problem.spec.normalizes() ? 2.5 : 1.0;
   if (problem.has_sequence_lengths || problem.has_resets ||
       problem.has_cell_sequences) {
-    return cycles > std::min(most, (problem.is_training ? 2 : 1) * 50e3);
+    return cycles >
+           std::min(most, slower * (problem.is_training ? 2 : 1) * 50e3);
   }
   // persist_static is for one or two sequences.
   const bool is_in_cudnn = problem.spec.is_in_cudnn();
@@ -172,8 +175,6 @@ bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
       IsForSmallH(problem)) {
     return true;
   }
-  // Single steps took at least that much longer with layer normalization.
-  const double slower = problem.spec.normalizes() ? 2.5 : 1.0;
   return cycles >
          std::min(most, slower * CyclesOfCudnn(problem, allow_tf32, gpu));
 }

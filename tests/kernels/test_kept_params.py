@@ -2,6 +2,7 @@
 
 import ctypes
 import ctypes.util
+import gc
 import pathlib
 import threading
 from typing import Any
@@ -270,6 +271,18 @@ def test_weights_that_nobody_has_any_more_are_dropped(layer, call):
     # Each of the later changes makes at least 5 MB of weights and as much of their packed form. The
     # need of threads varies by some tens of MB, so the least of the last sizes counts.
     assert min(sizes[-10:]) - sizes[3] < 100e6
+
+
+def test_training_drops_what_is_kept_of_models_that_are_gone():
+    layers = [make("lstm", 1, 800) for _ in range(5)]
+    for layer in layers:
+        layer(normal(2, 9, 800))
+    before = resident_bytes()
+    del layers, layer
+    gc.collect()
+    make("lstm", 1, 4)(INPUTS, training=True)
+    # Each layer had 20 MB of weights and as much of their packed form.
+    assert before - resident_bytes() > 150e6
 
 
 GROWTH = """
