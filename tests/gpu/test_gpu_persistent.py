@@ -136,9 +136,7 @@ CASES += [large_case(_RNG, 1000 + i) for i in range(40)]
 CASES += [large_case(_RNG, 2000 + i, most=True) for i in range(14)]
 CASES += [stack_case(_RNG, 2500 + i) for i in range(40)]
 CASES += [wide_case(_RNG, 2900 + i) for i in range(8)]
-CASES += random_configs.layer_normalized(
-    case for case in CASES if case.config.num_units not in MOST_UNITS
-)[::2]
+CASES += random_configs.layer_normalized(CASES)[::2]
 CASES = random_configs.with_cell_sequences(random_configs.with_resets(CASES))
 
 

@@ -107,11 +107,14 @@ struct Shape {
                                    : 4;
   }
   // If a cell normalises, blocks get from each other what the lanes of each
-  // such part know of a sequence: in the two exchanges of a step, so many
-  // chunks of it.
+  // such part know of a sequence, in the two exchanges of a step: in a cluster,
+  // in shared memory.
   constexpr int norm_parts() const { return all_units() / row_lanes(); }
   constexpr int norm_bytes() const {
     return norms == 0 ? 0 : (norms / 2 + 1) * rows() * norm_parts() * 16;
+  }
+  constexpr int norm_shared_bytes() const {
+    return is_cluster ? norm_bytes() : 0;
   }
 
   // The forward pass multiplies a block's rows of the weights by h.
@@ -156,8 +159,8 @@ struct Shape {
     return has_bands() ? slices * splits * forward_sums_chunks() * 16 : 0;
   }
   constexpr int forward_shared_bytes() const {
-    return kBarrierBytes + powers_bytes() + norm_bytes() + forward_h_bytes() +
-           forward_sums_bytes() +
+    return kBarrierBytes + powers_bytes() + norm_shared_bytes() +
+           forward_h_bytes() + forward_sums_bytes() +
            (forward_warp_pairs() - resident_pairs) * warps *
                forward_warp_tiles() * 2 * kChunkBytes;
   }
@@ -218,7 +221,7 @@ struct Shape {
     return (has_bands() ? 1 : 2) * operand_bytes(backward_pairs());
   }
   constexpr int backward_shared_bytes() const {
-    return kBarrierBytes + powers_bytes() + norm_bytes() +
+    return kBarrierBytes + powers_bytes() + norm_shared_bytes() +
            backward_slots_bytes() + backward_gradient_bytes() +
            (backward_pairs() - resident_pairs) * warps * backward_warp_tiles() *
                2 * kChunkBytes;
@@ -241,13 +244,13 @@ struct Shape {
   // one with marks, what is for one block.
   static constexpr int kClearedRing = 32, kMarkedRing = 2;
   constexpr int forward_ring_bytes() const {
-    return kClearedRing * forward_step_bytes() +
+    return kClearedRing * (forward_step_bytes() + norm_bytes()) +
            kMarkedRing * team * forward_sums_step_bytes() +
            ring_of_rows_bytes();
   }
   constexpr int backward_ring_bytes() const {
     return kMarkedRing * team * backward_step_bytes() +
-           kClearedRing * team * backward_gates_step_bytes() +
+           kClearedRing * (team * backward_gates_step_bytes() + norm_bytes()) +
            ring_of_rows_bytes();
   }
   // The powers of rows of the weights, which a band's blocks tell each other.

@@ -100,7 +100,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   // [kAdders][kRows][BLOCK_UNITS] floats.
   char* const of_norms =
       SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes();
-  Item* const parts = reinterpret_cast<Item*>(of_norms + kShape.norm_bytes());
+  Item* const parts =
+      reinterpret_cast<Item*>(of_norms + kShape.norm_shared_bytes());
   float* const sums_of_parts = reinterpret_cast<float*>(parts);
   // [2][kRows], where a row has the block's gradients by unit and then by slot;
   // [kRows] in a band, with the gradients of all its blocks.
@@ -147,7 +148,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   Weights::Held held;
   weights.Load<1>(load_weights, held);
 #if NORMS
-  BackwardNorms norms(of_norms, barriers + 2);
+  BackwardNorms norms(IS_CLUSTER ? of_norms : ring_of_gates.end(),
+                      barriers + 2);
 #endif
   if (IS_CLUSTER && thread == 0) {
     InitializeBarriers(barriers, NORMS ? 4 : 2);
@@ -183,6 +185,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       for (int slot = 0; slot < kSlots; ++slot) {
         if (round < kOwnUnits) bias_sums[round][slot] = 0.0f;
       }
+#if NORMS
+      for (float& sum : norms.vector_sums[round % kOwnUnits]) {
+        if (round < kOwnUnits) sum = 0.0f;
+      }
+#endif
       if (round < kOwnUnits && unit_of[round] < NUM_UNITS) {
         functions[round].ReadVectors(my.vectors, NUM_UNITS, unit_of[round]);
       }
@@ -704,6 +711,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
     ring.EndShare(steps);
     ring_of_gates.EndShare(steps);
+#if NORMS
+    norms.EndShare(steps);
+#endif
     first_row = FirstRowOf(++share);
   } while (!IS_CLUSTER && first_row < sequences.batch);
   // A block's shared memory must outlive its peers' stores to it.

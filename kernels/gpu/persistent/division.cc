@@ -173,20 +173,23 @@ int ReceivingRegisters(const Shape& shape) {
   return 7 * std::min(senders, 8) + shape.data_chunk_units();
 }
 
-// The registers that a thread takes for the norms of its cells: forward, theirs
-// and what is normalised; backward, also those of the next step, the gradients
-// and, of its units, the sums of the vectors' gradients.
-int RegistersOfNorms(const Shape& shape, bool is_backward) {
-  const int rounds = Rounds(shape);
-  const int units = 32 * shape.warps % shape.block_units == 0 ? 1 : rounds;
-  return shape.norms * (is_backward
-                            ? 4 * units + 7 * rounds
-                            : (shape.is_exact() ? 6 : 2) * units + 4 * rounds);
-}
-
 bool HasMargin(const DeviceLimits& gpu, const Shape& shape) {
   return !shape.is_cluster &&
          (shape.is_exact() || !ArchitectureOf(gpu).is_measured);
+}
+
+// The registers that a thread takes for the norms of its cells: forward, theirs
+// and what is normalised; backward, also those of the next step, the gradients
+// and, of its units, the sums of the vectors' gradients. In teams that are no
+// clusters, it also has what it waits for.
+int RegistersOfNorms(const Shape& shape, bool is_backward) {
+  if (shape.norms == 0) return 0;
+  const int rounds = Rounds(shape);
+  const int units = 32 * shape.warps % shape.block_units == 0 ? 1 : rounds;
+  return (shape.is_cluster ? 0 : 12) +
+         shape.norms * (is_backward
+                            ? 4 * units + 7 * rounds
+                            : (shape.is_exact() ? 6 : 2) * units + 4 * rounds);
 }
 
 PassCost ForwardCost(const DeviceLimits& gpu, const Shape& shape, int batch) {
@@ -250,16 +253,17 @@ PassCost BackwardCost(const DeviceLimits& gpu, const Shape& shape) {
     return {tiles, shape.backward_pairs(), is_even ? shape.warps : 0,
             100 + 20 * Rounds(shape) + 8 * shape.row_tiles, wait};
   }
-  return {tiles, shape.backward_pairs(), useful,
-          HasMargin(gpu, shape)
-              ? 48 + std::max(sums, ReceivingRegisters(shape)) +
-                    36 * Rounds(shape) + 4 * tiles + 4 * (shape.row_tiles - 1) +
-                    (!shape.has_bands()       ? 0
-                     : gpu.architecture < 100 ? 16
-                                              : 48)
-              : 48 + sums + 28 * Rounds(shape) + more +
-                    RegistersOfNorms(shape, /*is_backward=*/true),
-          wait};
+  return {
+      tiles, shape.backward_pairs(), useful,
+      (HasMargin(gpu, shape)
+           ? 48 + std::max(sums, ReceivingRegisters(shape)) +
+                 36 * Rounds(shape) + 4 * tiles + 4 * (shape.row_tiles - 1) +
+                 (!shape.has_bands()       ? 0
+                  : gpu.architecture < 100 ? 16
+                                           : 48)
+           : 48 + sums + 28 * Rounds(shape) + more) +
+          RegistersOfNorms(shape, /*is_backward=*/true),
+      wait};
 }
 
 // Estimates the cycles of a step of the whole batch.
@@ -331,10 +335,14 @@ double Cycles(const KernelRequest& request, const DeviceLimits& gpu,
   }
   // A cell that normalises adds sums over lanes, and two exchanges.
   work += 20.0 * shape.norms * shape.warps * Rounds(shape);
-  const double wait =
-      cost.wait + (shape.norms > 0
-                       ? 2.0 * ClusterWait(gpu, shape, shape.norm_bytes() / 2)
-                       : 0.0);
+  // In other teams than clusters, lanes fetch one part after the other.
+  const double of_exchange =
+      shape.norms == 0 ? 0.0
+      : shape.is_cluster
+          ? ClusterWait(gpu, shape, shape.norm_bytes() / 2)
+          : 1500.0 * CeilDiv(shape.norm_parts(), shape.row_lanes()) +
+                0.04 * shape.norm_bytes();
+  const double wait = cost.wait + 2.0 * of_exchange;
   const int registers =
       CeilDiv(cost.registers + 8 * cost.tiles * shape.resident_pairs, 8) * 8;
   const int room = std::min(gpu.registers / (32 * shape.warps * registers),
@@ -408,7 +416,7 @@ std::vector<Division> Divisions(const KernelRequest& request,
           shape.has_warpgroups = has_warpgroups;
           shape.norms = static_cast<int>(KindOf(request.rnn_mode).num_norms);
           if (shape.norms > 0 &&
-              (!is_cluster || shape.is_stack || has_warpgroups)) {
+              (shape.has_bands() || has_warpgroups || shape.is_stack)) {
             continue;
           }
           shape.slots = shape.has_bands() && !has_warpgroups

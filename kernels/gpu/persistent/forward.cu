@@ -143,7 +143,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   float* const sequence_powers = row_powers + kShape.band_rows();
   char* const of_norms =
       SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes();
-  char* const states = of_norms + kShape.norm_bytes();
+  char* const states = of_norms + kShape.norm_shared_bytes();
+#if NORMS
+  ForwardNorms norms(IS_CLUSTER ? of_norms : ring_of_sums.end(), barriers + 2);
+#endif
   // [SPLITS][kRows], where a row has the sums by unit and then by slot; [kRows]
   // in a band.
   float* const sums_of_block =
@@ -216,9 +219,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                               word / 4 * kColumn)[word % 4] =
           ToOperands(values);
     }
-#if NORMS
-    const ForwardNorms norms(of_norms, barriers + 2);
-#endif
     if (IS_CLUSTER && thread == 0) {
       InitializeBarriers(barriers, NORMS ? 4 : 2);
       ArmBarrier(barriers, kShape.forward_step_bytes());
@@ -731,6 +731,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
     ring.EndShare(steps > 0 ? steps - 1 : 0);
     ring_of_sums.EndShare(steps);
+#if NORMS
+    norms.EndShare(steps);
+#endif
     first_row = FirstRowOf(++share);
   } while (!IS_CLUSTER && first_row < sequences.batch);
   // A block's shared memory must outlive its peers' stores to it.

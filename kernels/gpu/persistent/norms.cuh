@@ -1,20 +1,20 @@
 // What cells that normalise their sums add to the persistent kernels: means and
-// variances are over all units of a layer, so all blocks of a cluster tell each
+// variances are over all units of a layer, so all blocks of a team tell each
 // other of their own units, twice in a step.
 //
-// There is no other barrier for this, and each exchange has one place in shared
-// memory: a block sends for a step only after it has received the h or, in the
-// backward pass, the parts of gradients that all warps of all blocks sent after
-// they had read what they received in the step before.
+// There is no other barrier for this. A block sends for a step only after it
+// has received the h or, in the backward pass, the parts of gradients that all
+// warps of all blocks sent after they had read what they received in the step
+// before. So in a cluster, each exchange has one place in shared memory.
 //
 // Whoever includes this file says which cells a thread has: Cell, kRounds and
 // kOwnUnits.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NORMS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NORMS_CUH_
 
-#include "common.cuh"
+#include "exchange.cuh"
 
-static_assert(IS_CLUSTER && !IS_STACK && NORMS == CellType::kNorms);
+static_assert(!kHasBands && !IS_STACK && NORMS == CellType::kNorms);
 constexpr int kNorms = NORMS, kLast = kNorms - 1;
 constexpr int kRowLanes = kShape.row_lanes(), kParts = kShape.norm_parts();
 constexpr float kPerUnit = 1.0f / NUM_UNITS;
@@ -57,81 +57,90 @@ static float UnitsOf(int part) {
 // cell waits for hides what another one does.
 template <int n>
 class PartsOfRows {
+  static constexpr int kChunks = (n + 3) / 4;
+  static constexpr int kBytes = kChunks * kRows * kParts * 16;
+  static constexpr int kAtOnce = IS_CLUSTER ? kParts : 1;
+
  public:
+  // In a cluster, `memory` is shared memory; in another team, it is a ring's.
   PartsOfRows(char* memory, Barrier* barrier)
-      : memory_(memory), barrier_(barrier) {}
-  char* end() const { return memory_ + kBytes; }
+      : memory_(memory), barrier_(barrier), ring_(memory) {}
+  char* end() const { return IS_CLUSTER ? memory_ + kBytes : ring_.end(); }
   void Arm() const { ArmBarrier(barrier_, kBytes); }
-  void Wait(int turn, int thread) const {
-    WaitForBarrier(barrier_, turn % 2);
-    if (thread == 0) Arm();
-  }
+  void EndShare(int turns) { ring_.EndShare(turns); }
 
   // All lanes of a part call this with the same numbers.
-  void Send(int thread, int rank, const float (&numbers)[kRounds][n]) const {
+  void Send(int turn, int thread, int rank,
+            const float (&numbers)[kRounds][n]) const {
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
+    for (int i = 0; i < kRounds * kChunks; ++i) {
+      const int round = i / kChunks, chunk = i % kChunks;
       const Cell cell(round, thread);
       if (!cell.exists) continue;
+      Chunk sent = {};
+#pragma unroll
+      for (int j = 0; j < 4 && 4 * chunk + j < n; ++j) {
+        sent.word[j] = __float_as_uint(numbers[round][4 * chunk + j]);
+      }
       const int part = (rank * BLOCK_UNITS + cell.unit) / kRowLanes;
+      const int at = PlaceOf(chunk, cell, part), own = thread % kRowLanes;
+      if (!IS_CLUSTER && own == chunk) ring_.Send(turn, at, sent);
 #pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
-        Chunk sent = {};
-#pragma unroll
-        for (int j = 0; j < 4 && 4 * chunk + j < n; ++j) {
-          sent.word[j] = __float_as_uint(numbers[round][4 * chunk + j]);
-        }
-#pragma unroll
-        for (int i = 0; i < TEAM; i += kRowLanes) {
-          const int peer = i + thread % kRowLanes;
-          if (peer >= TEAM) continue;
-          StoreToPeer(MemoryOfPeer(peer), At(chunk, cell.row, part), barrier_,
-                      sent);
-        }
+      for (int peer = 0; IS_CLUSTER && peer < TEAM; peer += kRowLanes) {
+        if (peer + own >= TEAM) continue;
+        StoreToPeer(MemoryOfPeer(peer + own), memory_ + at, barrier_, sent);
       }
     }
+    if (!IS_CLUSTER) ring_.EndStep(turn);
   }
   // Calls use(round, units, numbers) with a lane's share of the parts of each
-  // sequence.
+  // sequence, once all blocks have sent them.
   template <typename Use>
-  void ForParts(int thread, const Use& use) const {
+  void Receive(int turn, int thread, const Use& use) const {
+    if (IS_CLUSTER) {
+      WaitForBarrier(barrier_, turn % 2);
+      if (thread == 0) Arm();
+    }
+#pragma unroll kAtOnce
+    for (int first = 0; first < kParts; first += kRowLanes) {
+      const int part = first + thread % kRowLanes;
+      const char* from[kRounds * kChunks];
+      Chunk chunks[kRounds * kChunks];
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      const Cell cell(round, thread);
+      for (int i = 0; i < kRounds * kChunks; ++i) {
+        const Cell cell(i / kChunks, thread);
+        const int at = PlaceOf(i % kChunks, cell, part);
+        if (!cell.exists || part >= kParts) {
+          from[i] = nullptr;
+        } else if (IS_CLUSTER) {
+          chunks[i] = *reinterpret_cast<const Chunk*>(memory_ + at);
+        } else {
+          from[i] = ring_.PlaceOf(turn) + at;
+        }
+      }
+      if (!IS_CLUSTER) ::Receive(from, IsFull, chunks);
 #pragma unroll
-      for (int i = 0; i < kParts; i += kRowLanes) {
-        const int part = i + thread % kRowLanes;
-        if (!cell.exists || part >= kParts) continue;
+      for (int round = 0; round < kRounds; ++round) {
+        if (!Cell(round, thread).exists || part >= kParts) continue;
         float numbers[4 * kChunks];
 #pragma unroll
-        for (int chunk = 0; chunk < kChunks; ++chunk) {
-          const Chunk sent = *At(chunk, cell.row, part);
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            numbers[4 * chunk + j] = __uint_as_float(sent.word[j]);
-          }
+        for (int i = 0; i < 4 * kChunks; ++i) {
+          numbers[i] =
+              __uint_as_float(chunks[round * kChunks + i / 4].word[i % 4]);
         }
         use(round, UnitsOf(part), numbers);
       }
     }
   }
-  // Number i of the first part of a cell's sequence.
-  float OfFirst(const Cell& cell, int i) const {
-    const Chunk* const sent = At(i / 4, cell.exists ? cell.row : 0, 0);
-    return __uint_as_float(sent->word[i % 4]);
-  }
 
  private:
-  static constexpr int kChunks = (n + 3) / 4;
-  static constexpr int kBytes = kChunks * kRows * kParts * 16;
-
-  Chunk* At(int chunk, int row, int part) const {
-    return reinterpret_cast<Chunk*>(memory_) + (chunk * kRows + row) * kParts +
-           part;
+  static int PlaceOf(int chunk, const Cell& cell, int part) {
+    return ((chunk * kRows + cell.row) * kParts + part) * 16;
   }
 
   char* const memory_;
   Barrier* const barrier_;
+  ClearedRing<kBytes> ring_;
 };
 
 // Of some numbers, `sums` has the sum of the differences from the first one,
@@ -144,32 +153,32 @@ static void MakeMoments(float first, float per_unit, float* sums) {
   sums[0] = first + mean;
 }
 
-// Sends the moments of the parts of n numbers of each cell.
+// Sends the moments of the parts of n numbers of each cell, and sets `own` to
+// those of the cell's part.
 template <int n>
-static void SendMoments(const PartsOfRows<2 * n>& to, int thread, int rank,
-                        const float (&numbers)[kRounds][n]) {
+static void SendMoments(const PartsOfRows<2 * n>& to, int step, int thread,
+                        int rank, const float (&numbers)[kRounds][n],
+                        float (&own)[kRounds][2 * n]) {
   const int lane = thread % 32;
-  float first[kRounds][n], sums[kRounds][2 * n];
+  float first[kRounds * n];
 #pragma unroll
   for (int i = 0; i < kRounds * n; ++i) {
-    const int round = i / n, k = i % n;
-    first[round][k] = __uint_as_float(ShuffleFrom(
-        __float_as_uint(numbers[round][k]), lane / kRowLanes * kRowLanes));
-    const bool is_unit =
-        rank * BLOCK_UNITS + Cell(round, thread).unit < NUM_UNITS;
-    const float d = is_unit ? numbers[round][k] - first[round][k] : 0.0f;
-    sums[round][2 * k] = d;
-    sums[round][2 * k + 1] = d * d;
+    const float number = numbers[i / n][i % n];
+    const int unit = rank * BLOCK_UNITS + Cell(i / n, thread).unit;
+    first[i] = __uint_as_float(
+        ShuffleFrom(__float_as_uint(number), lane / kRowLanes * kRowLanes));
+    const float d = unit < NUM_UNITS ? number - first[i] : 0.0f;
+    own[0][2 * i] = d;
+    own[0][2 * i + 1] = d * d;
   }
-  AddUp<2 * n * kRounds>(sums[0], lane);
+  AddUp<2 * n * kRounds>(own[0], lane);
 #pragma unroll
   for (int i = 0; i < kRounds * n; ++i) {
-    const int round = i / n, k = i % n;
-    const int unit = rank * BLOCK_UNITS + Cell(round, thread).unit;
-    const float per_unit = 1.0f / fmaxf(UnitsOf(unit / kRowLanes), 1.0f);
-    MakeMoments(first[round][k], per_unit, sums[round] + 2 * k);
+    const int unit = rank * BLOCK_UNITS + Cell(i / n, thread).unit;
+    MakeMoments(first[i], 1.0f / fmaxf(UnitsOf(unit / kRowLanes), 1.0f),
+                own[0] + 2 * i);
   }
-  to.Send(thread, rank, sums);
+  to.Send(step, thread, rank, own);
 }
 
 // The result of norm k for a sum.
@@ -207,31 +216,27 @@ struct NormedCell {
 };
 
 // Finds n norms of each cell, from the given one on, of numbers whose moments
-// all blocks have sent.
+// all blocks send.
 template <int n>
-static void FindNorms(const PartsOfRows<2 * n>& from, int thread, int norm,
+static void FindNorms(const PartsOfRows<2 * n>& from, int step, int thread,
+                      const float (&own)[kRounds][2 * n], int norm,
                       float epsilon, NormedCell (&cells)[kRounds]) {
-  float first[kRounds][n], sums[kRounds][2 * n] = {};
+  float sums[kRounds][2 * n] = {};
+  from.Receive(step, thread, [&](int round, float units, const float* part) {
 #pragma unroll
-  for (int i = 0; i < kRounds * n; ++i) {
-    first[i / n][i % n] = from.OfFirst(Cell(i / n, thread), i % n * 2);
-  }
-  from.ForParts(thread, [&](int round, float units, const float* part) {
-#pragma unroll
-    for (int k = 0; k < n; ++k) {
-      const float d = part[2 * k] - first[round][k];
-      sums[round][2 * k] += units * d;
-      sums[round][2 * k + 1] += part[2 * k + 1] + units * d * d;
+    for (int i = 0; i < 2 * n; i += 2) {
+      const float d = part[i] - own[round][i];
+      sums[round][i] += units * d;
+      sums[round][i + 1] += part[i + 1] + units * d * d;
     }
   });
   AddUp<2 * n * kRounds>(sums[0], thread % 32);
 #pragma unroll
   for (int i = 0; i < kRounds * n; ++i) {
-    const int round = i / n, k = i % n;
-    float* const moments = sums[round] + 2 * k;
-    MakeMoments(first[round][k], kPerUnit, moments);
-    cells[round].norms[norm + k] = {moments[0],
-                                    rsqrtf(moments[1] * kPerUnit + epsilon)};
+    float* const moments = sums[0] + 2 * i;
+    MakeMoments(own[0][2 * i], kPerUnit, moments);
+    cells[i / n].norms[norm + i % n] = {
+        moments[0], rsqrtf(moments[1] * kPerUnit + epsilon)};
   }
 }
 
@@ -243,26 +248,29 @@ class ForwardNorms {
     of_gates_.Arm();
     of_inner_.Arm();
   }
+  void EndShare(int steps) {
+    of_gates_.EndShare(steps);
+    of_inner_.EndShare(steps);
+  }
   // Computes the cells of a step, whose z are known, but not the next states.
   void Run(int step, int thread, int rank, float epsilon,
            const Functions* functions, const float* c,
            NormedCell (&cells)[kRounds]) const {
     float sums[kRounds][kLast], inner[kRounds][1];
+    float own[kRounds][2 * kLast], own_inner[kRounds][2];
 #pragma unroll
     for (int i = 0; i < kRounds * kLast; ++i) {
       sums[i / kLast][i % kLast] = cells[i / kLast].z[i % kLast];
     }
-    SendMoments(of_gates_, thread, rank, sums);
-    of_gates_.Wait(step, thread);
-    FindNorms<kLast>(of_gates_, thread, 0, epsilon, cells);
+    SendMoments(of_gates_, step, thread, rank, sums, own);
+    FindNorms<kLast>(of_gates_, step, thread, own, 0, epsilon, cells);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       cells[round].SetInner(functions[round % kOwnUnits], c[round]);
       inner[round][0] = cells[round].inner;
     }
-    SendMoments(of_inner_, thread, rank, inner);
-    of_inner_.Wait(step, thread);
-    FindNorms<1>(of_inner_, thread, kLast, epsilon, cells);
+    SendMoments(of_inner_, step, thread, rank, inner, own_inner);
+    FindNorms<1>(of_inner_, step, thread, own_inner, kLast, epsilon, cells);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       cells[round].SetLast(functions[round % kOwnUnits]);
@@ -270,14 +278,14 @@ class ForwardNorms {
   }
 
  private:
-  const PartsOfRows<2 * kLast> of_gates_;
-  const PartsOfRows<2> of_inner_;
+  PartsOfRows<2 * kLast> of_gates_;
+  PartsOfRows<2> of_inner_;
 };
 
 class BackwardNorms {
  public:
   // The sums of the gradients of the vectors of a thread's units.
-  float vector_sums[kOwnUnits][kVectors] = {};
+  float vector_sums[kOwnUnits][kVectors];
 
   BackwardNorms(char* memory, Barrier* barriers)
       : of_outer_(memory, barriers),
@@ -285,6 +293,10 @@ class BackwardNorms {
   void Arm() const {
     of_outer_.Arm();
     of_others_.Arm();
+  }
+  void EndShare(int steps) {
+    of_outer_.EndShare(steps);
+    of_others_.EndShare(steps);
   }
   // Computes the gradients of what is in the slots from those of h and c, which
   // are replaced as cells.h says. Cells that are not active have none.
@@ -364,19 +376,18 @@ class BackwardNorms {
   static void Exchange(const PartsOfRows<n>& parts, int turn, int thread,
                        int rank, float (&sums)[kRounds][n]) {
     AddUp<n * kRounds>(sums[0], thread % 32);
-    parts.Send(thread, rank, sums);
-    parts.Wait(turn, thread);
+    parts.Send(turn, thread, rank, sums);
 #pragma unroll
     for (int i = 0; i < kRounds * n; ++i) sums[i / n][i % n] = 0.0f;
-    parts.ForParts(thread, [&](int round, float, const float* part) {
+    parts.Receive(turn, thread, [&](int round, float, const float* part) {
 #pragma unroll
       for (int i = 0; i < n; ++i) sums[round][i] += part[i];
     });
     AddUp<n * kRounds>(sums[0], thread % 32);
   }
 
-  const PartsOfRows<4> of_outer_;
-  const PartsOfRows<2 * kLast - 2> of_others_;
+  PartsOfRows<4> of_outer_;
+  PartsOfRows<2 * kLast - 2> of_others_;
 };
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NORMS_CUH_
