@@ -211,6 +211,13 @@ def test_bounds_are_those_of_the_matrix(pyproject):
         assert re.search(rf"TensorFlow {first}( to |, [\d., ]+ or ){last}", text), page
 
 
+def test_workflows_install_what_they_built():
+    """An index that is asked for the package by name may have another one."""
+    for workflow in (ROOT / ".github/workflows").iterdir():
+        commands = re.findall(r"pip install((?:.*\\\n)*.*)", workflow.read_text())
+        assert commands and "cudnn_rnn_tf" not in "".join(commands)
+
+
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the files are not those of Git")
 def test_source_distribution_has_all_files(build_backend, tmp_path):
     """So its tests and pages have what they need."""

@@ -32,6 +32,9 @@ crnn.CudnnLSTM(2)  # error
 crnn.CudnnLSTM(2, 32).cell_clip
 crnn.keras.LSTM()  # basedpyright: error
 crnn.keras.LSTM(32).runs_fused.not_in_training.upper()
+crnn.keras.LSTM(32).runs_fused.upper()  # error
+crnn.keras.GRU(32).runs_fused.upper()  # error
+crnn.keras.SimpleRNN(32).runs_fused.upper()  # error
 crnn.native.ParamLayout("lstm", 1, 32)  # error
 crnn.native.ParamLayout("lstm", 1, 32, 16).size.bit_length()
 """

@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import keras
 import tensorflow as tf
@@ -197,7 +197,9 @@ class LSTM(RNN, keras.layers.LSTM):
         ```
     """
 
-    __init__ = _constructor(keras.layers.LSTM.__init__)
+    # To a type checker that has no types of Keras's, this would make the class `Any`.
+    if not TYPE_CHECKING:
+        __init__ = _constructor(keras.layers.LSTM.__init__)
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
@@ -215,7 +217,8 @@ class GRU(RNN, keras.layers.GRU):
         ```
     """
 
-    __init__ = _constructor(keras.layers.GRU.__init__)
+    if not TYPE_CHECKING:
+        __init__ = _constructor(keras.layers.GRU.__init__)
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
