@@ -177,7 +177,8 @@ class LSTM(RNN, keras.layers.LSTM):
             with the sequences, such as an `Embedding`'s.
         training: whether dropout acts.
         sequence_lengths: integers [B] in place of a mask, which Keras's layer has not: how many
-            steps of each sequence are to be read. More than T are as good as T.
+            steps of each sequence are to be read, each in [0, T]. Run eagerly, others raise a
+            ValueError; in a graph, more than T are as good as T, and less than 0 as good as 0.
         resets: boolean [B, T], true where a new segment of a sequence begins, before which the
             states are zeros; see `cudnn_rnn_tf.CudnnLSTM`. Keras's layer has not got them either,
             and where its loop runs, they are an error.

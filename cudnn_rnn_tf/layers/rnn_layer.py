@@ -41,8 +41,8 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
 
     All matrices and biases are one variable, `kernel`. An optimizer that goes by variables trains
     it in another way than the weights of Keras's layers: AdamW cannot exclude the biases from
-    weight decay, `clipnorm` clips one norm, Adafactor and Muon see no matrices. The layers of
-    `cudnn_rnn_tf.keras` have Keras's weights.
+    weight decay, `clipnorm` clips one norm, Lamb has one trust ratio, Adafactor and Muon see no
+    matrices. The layers of `cudnn_rnn_tf.keras` have Keras's weights.
 
     Args:
         num_layers: layers in the stack, L.
