@@ -83,8 +83,8 @@ class CudnnLSTM(_Gated):
     function of passes N(v) = γ∘(v − mean(v)) / √(var(v) + ε) + β first, over the units, and
     c' = N(f∘c + i∘c̃), each with γ and β of its own: TensorFlow 1's `LayerNormBasicLSTMCell`, which
     has `bias_mode="none"`. Others, such as Addons' and that of the paper, normalize W x and R h
-    apart. GPUs with clusters (H100 and newer, RTX 50) keep the weights on the chip, an H100 up to
-    512 units in training (384 in float32 without TF32); others run the steps one by one.
+    apart. The persistent kernels run it, on an H100 up to about 1024 units; a GPU runs the steps of
+    larger layers one by one.
 
     Called on inputs [B, T, I], the layer returns outputs [B, T, D * P] of its type; with
     `return_state`, a tuple of them and of the final states h [B, L * D, P] and c [B, L * D, H].
