@@ -215,8 +215,9 @@ std::string RnnSpec::Error() const {
   if (has_zoneout() &&
       (normalizes() || (cell_zoneout > 0.0f && kind().num_vectors > 0))) {
     return "zoneout takes no layer normalization, and that of c no peepholes, "
-           "but received rnn_mode '" +
-           std::string(kind().name) + "'";
+           "but received " +
+           std::string(normalizes() ? "use_layer_norm" : "use_peepholes") +
+           "=True";
   }
   if (!(layer_norm_epsilon >= std::numeric_limits<float>::min() &&
         layer_norm_epsilon <= std::numeric_limits<float>::max())) {

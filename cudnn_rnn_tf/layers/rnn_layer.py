@@ -188,7 +188,8 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             warnings.warn(
                 f"dropout={self.dropout} of {type(self).__name__} with num_layers=1 has no effect: "
                 "it acts between layers; a keras.layers.Dropout acts on the outputs",
-                stacklevel=2,
+                # Layers with arguments of their own have constructors of their own.
+                stacklevel=3 if self._own_config() else 2,
             )
         if not 0.0 <= recurrent_weight_dropout < 1.0:
             raise ValueError(

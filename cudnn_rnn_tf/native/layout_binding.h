@@ -31,8 +31,9 @@ Field FieldOf(const char* name, const py::handle& value) {
     if (ParseName(text, &field)) return field;
     std::string names;
     for (size_t i = 0; i < kNumNames<Field>; ++i) {
-      names += std::string(names.empty() ? "'" : ", '") +
-               NameOf(static_cast<Field>(i)) + "'";
+      const std::string each = NameOf(static_cast<Field>(i));
+      // The empty name, of an activation that is not chosen, is for the ops.
+      if (!each.empty()) names += (names.empty() ? "'" : ", '") + each + "'";
     }
     throw py::value_error(std::string("expected ") + name + " to be one of " +
                           names + ", but received '" + text + "'");

@@ -203,9 +203,9 @@ def test_zoneout(rnn_mode):
         ("gru", {"zoneout": 1.0}, r"^zoneout must lie in \[0, 1\), but received 1.0"),
         ("lstm", {"cell_zoneout": np.nan}, r"cell_zoneout must lie in \[0, 1\), but received nan"),
         ("lstm", {"zoneout": 0.1, "num_proj": 2}, "zoneout takes no num_proj, but received 2"),
-        ("lstm_layer_norm", {"cell_zoneout": 0.1}, "no layer normalization.*'lstm_layer_norm'"),
-        ("gru_layer_norm", {"zoneout": 0.1}, "no layer normalization.*'gru_layer_norm'"),
-        ("lstm_peephole", {"cell_zoneout": 0.1}, "of c no peepholes.*'lstm_peephole'"),
+        ("lstm_layer_norm", {"cell_zoneout": 0.1}, "no layer normalization.*use_layer_norm=True"),
+        ("gru_layer_norm", {"zoneout": 0.1}, "no layer normalization.*use_layer_norm=True"),
+        ("lstm_peephole", {"cell_zoneout": 0.1}, "of c no peepholes.*use_peepholes=True"),
     ],
 )
 def test_what_excludes_zoneout(rnn_mode, options, message):

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal
 
+import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import keras as fused
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
@@ -327,9 +328,19 @@ def test_many_layers_of_few_units(rnn_mode):
     assert layer.from_config(named.get_config()).num_layers == 128
 
 
+@pytest.mark.parametrize("argument", ["activation", "recurrent_activation"])
+def test_unknown_activations(argument):
+    message = f"expected {argument} to be one of 'tanh', .*, but received 'gelu'"
+    with pytest.raises(ValueError, match=message):
+        crnn.CudnnGRU(1, 3, **{argument: "gelu"})
+
+
 def test_dropout_of_one_layer_warns():
-    with pytest.warns(UserWarning, match="dropout=0.5 of CudnnGRU with num_layers=1 has no effect"):
-        LAYERS["gru"](1, 3, dropout=0.5)
+    for layer in (crnn.CudnnLSTM, crnn.CudnnGRU, crnn.CudnnRNNTanh, crnn.CudnnRNNRelu):
+        message = f"dropout=0.5 of {layer.__name__} with num_layers=1 has no effect"
+        with pytest.warns(UserWarning, match=message) as caught:
+            layer(1, 3, dropout=0.5)
+        assert [each.filename for each in caught] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         LAYERS["gru"](2, 3, dropout=0.5)
