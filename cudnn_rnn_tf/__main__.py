@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pathlib
+import re
 import signal
 import sys
 import warnings
@@ -84,7 +85,12 @@ def _inspect(options: argparse.Namespace) -> None:
 
 def _convert(options: argparse.Namespace) -> None:
     names = ("source", "target", "name", "rnn_mode", "stock_keras", "for_inference", "force")
-    print(_printable(convert.convert_file(**{name: getattr(options, name) for name in names})))
+    try:
+        done = convert.convert_file(**{name: getattr(options, name) for name in names})
+    except ValueError as error:
+        # To a program, the option has another name.
+        raise ValueError(re.sub(r"(?<!\S)rnn_mode\b", "--rnn-mode", str(error))) from error
+    print(_printable(done))
 
 
 def _export(options: argparse.Namespace) -> None:
@@ -92,11 +98,7 @@ def _export(options: argparse.Namespace) -> None:
     exporter = _EXPORTERS.get(suffix, _export_fused if options.fused else portable.export_portable)
     suffixes = (suffix,) if suffix in _EXPORTERS else ()
     target = targets.check(options.target, *suffixes, force=options.force, argument="TARGET")
-    if suffixes and options.fused:
-        raise ValueError(f"--fused is for SavedModels, but the target is {options.target!r}")
     if options.name is not None:
-        if suffix != ".onnx":
-            raise ValueError("--name is for ONNX: other formats have the whole model")
         print(convert.convert_file(options.source, target, name=options.name, force=options.force))
         print(
             "The file has this layer alone, for sequences of equal length, and no other layers of "
@@ -114,8 +116,10 @@ def _export_fused(model: keras.Model, folder: pathlib.Path) -> None:
 
 
 def _accelerate(options: argparse.Namespace) -> None:
-    replaces = options.force or options.dry_run
-    target = targets.check(options.target, ".keras", force=replaces, argument="OUT.keras")
+    target = options.target
+    if target is not None:
+        replaces = options.force or options.dry_run
+        target = targets.check(target, ".keras", force=replaces, argument="OUT.keras")
     model = _load(options.source, compile=True)
     fast = accelerate(model, dry_run=options.dry_run, stacks=not options.no_stacks, verbose=True)
     if isinstance(fast, keras.Model):
@@ -158,13 +162,6 @@ def _say(text: str) -> None:
 
 def _bench_model(options: argparse.Namespace) -> Iterator[Any]:
     """Yields a title, and then the devices' names and rows."""
-    for name, default in vars(parser().parse_args(["bench"])).items():
-        kept = ("source", "batch_size", "steps", "padding", "seconds", "plot")
-        if name not in kept and getattr(options, name) != default:
-            raise ValueError(
-                f"--{name.replace('_', '-')} is for a network of its own, but "
-                f"{options.source} is measured"
-            )
     yield options.source
     data = options.batch_size, options.steps, options.seconds, options.padding
     yield from bench.bench_model(lambda: _load(options.source), *data, _say)
@@ -172,8 +169,6 @@ def _bench_model(options: argparse.Namespace) -> Iterator[Any]:
 
 def _bench_network(options: argparse.Namespace) -> Iterator[Any]:
     """Yields a title, and then "" and the rows."""
-    if options.padding != "post":
-        raise ValueError("--padding is for a MODEL.keras; --shortest pads behind")
     workload = bench.Workload(
         RnnConfig(
             rnn_mode=options.rnn_mode,

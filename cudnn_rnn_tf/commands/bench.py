@@ -39,9 +39,6 @@ class Workload:
         dtype: "float64", "float32", "float16" or "bfloat16", of weights and data.
         shortest: of the sequences, whose lengths are spread evenly from here to `steps`; None for
             full sequences, without a mask.
-
-    Raises:
-        ValueError: if `shortest` is out of range.
     """
 
     config: RnnConfig
@@ -49,12 +46,6 @@ class Workload:
     steps: int
     dtype: str = "float32"
     shortest: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.shortest is not None and not 0 <= self.shortest <= self.steps:
-            raise ValueError(
-                f"expected shortest to lie in [0, {self.steps}], but received {self.shortest}"
-            )
 
     @property
     def lengths(self) -> np.ndarray | None:

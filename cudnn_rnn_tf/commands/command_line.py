@@ -9,11 +9,12 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cudnn_rnn_tf import native
 from cudnn_rnn_tf.config import DTYPES
+from cudnn_rnn_tf.exports import target_names
 
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
@@ -46,7 +47,7 @@ def before_tensorflow() -> Iterator[None]:
     # The name of a checkpoint is what the names of its files begin with.
     if path is not None and not os.path.exists(path) and not os.path.exists(f"{path}.index"):
         sys.exit(f"{options.prog}: error: there is no file {path!r}")
-    if _LOG_LEVEL in os.environ:
+    if os.environ.get(_LOG_LEVEL) in ("0", "1"):
         yield
         return
     os.environ[_LOG_LEVEL] = "3"
@@ -80,8 +81,22 @@ def _seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"expected a number above 0, but received {text!r}")
 
 
+def _target(*suffixes: str, is_folder: bool = False) -> Callable[[str], str]:
+    def checked(name: str) -> str:
+        try:
+            target_names.check(name, *suffixes, is_folder=is_folder)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return name
+
+    return checked
+
+
 class _CommandParser(argparse.ArgumentParser):
     """The parser of one command."""
+
+    # Says what is wrong with options that do not fit each other.
+    problem: Callable[[argparse.Namespace], str] = staticmethod(lambda options: "")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses arguments, and shows this command's options beside those that it does not know.
@@ -91,7 +106,51 @@ class _CommandParser(argparse.ArgumentParser):
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        if problem := self.problem(options):
+            self.error(problem)
         return options, unknown
+
+
+class _WithoutTarget(argparse.Action):
+    """A flag with which the target may be left out."""
+
+    def __init__(self, option_strings: Any, dest: str, *, target: argparse.Action, **kwargs: Any):
+        super().__init__(option_strings, dest, nargs=0, default=False, **kwargs)
+        self._target = target
+
+    def __call__(self, parser: Any, namespace: Any, *_: Any) -> None:
+        setattr(namespace, self.dest, True)
+        self._target.required = False
+
+
+def _problem_of_convert(options: argparse.Namespace) -> str:
+    if options.stock_keras and not options.target.endswith(".keras"):
+        return f"--stock-keras is for .keras files, but TARGET is {options.target!r}"
+    return ""
+
+
+def _problem_of_export(options: argparse.Namespace) -> str:
+    suffix = pathlib.Path(options.target).suffix
+    if options.fused and suffix in target_names.EXPORTED:
+        return f"--fused is for SavedModels, but TARGET is {options.target!r}"
+    if options.name is not None and suffix != ".onnx":
+        return "--name is for ONNX: other formats have the whole model"
+    return ""
+
+
+def _problem_of_bench(options: argparse.Namespace) -> str:
+    if not options.source:
+        if options.padding != "post":
+            return "--padding is for a MODEL.keras; --shortest pads behind"
+        if options.shortest is not None and options.shortest > options.steps:
+            return f"--shortest is {options.shortest}, but --steps, the longest, {options.steps}"
+        return ""
+    for name, default in vars(parser().parse_args(["bench"])).items():
+        kept = ("source", "batch_size", "steps", "padding", "seconds", "plot")
+        if name not in kept and getattr(options, name) != default:
+            option = f"--{name.replace('_', '-')}"
+            return f"{option} is for a network of its own, but {options.source} is measured"
+    return ""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -105,7 +164,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--version", action="version", version=version)
     commands = result.add_subparsers(required=True, metavar="COMMAND", parser_class=_CommandParser)
 
-    def command(name: str, help_text: str, more: str = "") -> argparse.ArgumentParser:
+    def command(name: str, help_text: str, more: str = "") -> _CommandParser:
         added = commands.add_parser(
             name,
             help=help_text,
@@ -140,7 +199,8 @@ def parser() -> argparse.ArgumentParser:
         ".pth or .safetensors (a PyTorch state dict), .keras (a Keras model), .onnx.",
     )
     to_other.add_argument("source", metavar="SOURCE")
-    to_other.add_argument("target", metavar="TARGET")
+    to_other.add_argument("target", metavar="TARGET", type=_target(*target_names.CONVERTED))
+    to_other.problem = _problem_of_convert
     to_other.add_argument("--name", help="the network's name, where SOURCE has several")
     to_other.add_argument(
         "--rnn-mode",
@@ -165,10 +225,13 @@ def parser() -> argparse.ArgumentParser:
         "export",
         "write a Keras model for serving",
         "A TARGET that ends in .onnx becomes an ONNX model, one that ends in .tflite a model for "
-        "LiteRT, and another one a SavedModel. They run without this package, unless with --fused.",
+        "LiteRT, and one without a suffix a SavedModel. They run without this package, unless with "
+        "--fused.",
     )
     export.add_argument("source", metavar="MODEL.keras")
-    export.add_argument("target", metavar="TARGET")
+    target = _target(*target_names.EXPORTED, is_folder=True)
+    export.add_argument("target", metavar="TARGET", type=target)
+    export.problem = _problem_of_export
     export.add_argument(
         "--fused", action="store_true", help="keep this package's fused ops, in a SavedModel"
     )
@@ -184,8 +247,13 @@ def parser() -> argparse.ArgumentParser:
         "package load OUT.keras.",
     )
     fast.add_argument("source", metavar="IN")
-    fast.add_argument("target", metavar="OUT.keras")
-    fast.add_argument("--dry-run", action="store_true", help="only show what would become of it")
+    out = fast.add_argument("target", metavar="OUT.keras", type=_target(".keras"))
+    fast.add_argument(
+        "--dry-run",
+        action=_WithoutTarget,
+        target=out,
+        help="only show what would become of it; OUT.keras may be left out",
+    )
     fast.add_argument("--no-stacks", action="store_true", help="leave each layer on its own")
     fast.add_argument("--force", action="store_true", help="replace OUT.keras if it exists")
 
@@ -196,6 +264,7 @@ def parser() -> argparse.ArgumentParser:
         "layers run as they do by default, and compiled by XLA.",
     )
     measure.add_argument("source", metavar="MODEL.keras", nargs="?", help="a file of a Keras model")
+    measure.problem = _problem_of_bench
     network = measure.add_argument_group("the network, where there is no MODEL.keras")
     data, measuring = map(measure.add_argument_group, ("the data", "the measurement"))
     modes = ("lstm", "gru", "rnn_tanh", "rnn_relu")

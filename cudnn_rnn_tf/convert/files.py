@@ -22,11 +22,8 @@ from cudnn_rnn_tf.convert import (
     variables,
 )
 from cudnn_rnn_tf.convert.initial_state import InitialState
-from cudnn_rnn_tf.exports import targets
+from cudnn_rnn_tf.exports import target_names, targets
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
-
-_TORCH_SUFFIXES = (".pt", ".pth", ".safetensors")
-TARGET_SUFFIXES = (*_TORCH_SUFFIXES, ".keras", ".onnx")
 
 
 def convert_file(
@@ -70,13 +67,13 @@ def convert_file(
         ImportError: if a format needs a package that is not installed.
     """
     source = pathlib.Path(source)
-    target = targets.check(target, *TARGET_SUFFIXES, force=force, argument="the target")
+    target = targets.check(target, *target_names.CONVERTED, force=force, argument="the target")
     if stock_keras and target.suffix != ".keras":
         raise ValueError(f"stock_keras is for .keras files, but the target is {str(target)!r}")
     try:
         for_inference = for_inference or target.suffix == ".onnx"
         layer, states = _read(source, name, rnn_mode, for_inference)
-        if states and (stock_keras or target.suffix in _TORCH_SUFFIXES):
+        if states and (stock_keras or target.suffix in target_names.TORCH):
             raise ValueError(
                 "the network starts from constants that are not zero, which the layers of "
                 f"{'Keras' if stock_keras else 'PyTorch'} do not hold: write a .keras file of this "
@@ -125,7 +122,9 @@ def _read(
                 raise ValueError(f"{found.name}: {found.convert.removeprefix('no: ')}")
         return network.pick(stored, name, str(path), "recurrent networks")[1].layer(rnn_mode), None
     if rnn_mode is not None:
-        raise ValueError(f"rnn_mode is for files of weights alone, but the source is {str(path)!r}")
+        raise ValueError(
+            f"rnn_mode is for files of weights alone; {path} says itself what it holds"
+        )
     if kind == "onnx":
         return onnx_format.from_onnx(path, name=name, return_initial_state=True)
     layers, states = _recurrent_layers(path)
@@ -165,7 +164,7 @@ def _recurrent_layers(path: pathlib.Path) -> tuple[dict[str, Any], list[np.ndarr
 def _write(
     layer: CudnnRNN, states: list[np.ndarray] | None, path: pathlib.Path, stock_keras: bool
 ) -> None:
-    if path.suffix in _TORCH_SUFFIXES:
+    if path.suffix in target_names.TORCH:
         torch_format.write_state_dict(torch_format.state_dict(layer), path)
     elif path.suffix == ".onnx":
         onnx_format.save_onnx(onnx_format.to_onnx(layer, initial_state=states), path)

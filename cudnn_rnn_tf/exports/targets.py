@@ -10,10 +10,9 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from cudnn_rnn_tf import messages
+from cudnn_rnn_tf.exports import target_names
 
 _HIDDEN = ".cudnn_rnn_tf."
-# What names of files of other formats end in, which no SavedModel's folder is to have.
-_OTHER_FILES = (".keras", ".h5", ".hdf5", ".tflite", ".onnx", ".pb", ".pt", ".pth", ".safetensors")
 
 
 def check(
@@ -44,15 +43,7 @@ def check(
     target = pathlib.Path(name := os.fspath(target))
     if re.match(r"\w+://", name):
         raise ValueError(f"expected {argument} to be a path on this machine, but received {name!r}")
-    if suffixes and target.suffix not in suffixes:
-        raise ValueError(
-            f"expected {argument} to end in {', '.join(suffixes)}, but received {name!r}"
-        )
-    if not suffixes and (not target.name or target.suffix.lower() in _OTHER_FILES):
-        raise ValueError(
-            f"expected {argument} to name the folder of a SavedModel, and not a file of another "
-            f"format, but received {name!r}"
-        )
+    target_names.check(name, *suffixes, is_folder=not suffixes, argument=argument)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no directory {str(target.parent)!r}")
     _replaced(target, bool(suffixes), force)

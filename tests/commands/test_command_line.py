@@ -143,6 +143,7 @@ MODULE, PROGRAM = ["-m", "cudnn_rnn_tf"], ["cudnn-rnn-tf"]
         (PROGRAM, ["convert", "--help"], 0, "--stock-keras"),
         (MODULE, ["acelerate"], 2, "invalid choice: 'acelerate'"),
         (PROGRAM, ["bench", "--batch-size=none"], 2, "--batch-size"),
+        (PROGRAM, ["export", "m.keras", "m.onxx"], 2, "the name to end in .onnx, .tflite or to"),
         (PROGRAM, ["inspect", "none.pt"], 1, "tf inspect: error: there is no file 'none.pt'\n"),
         (MODULE, ["accelerate", "none.h5", "m.keras"], 1, "error: there is no file 'none.h5'"),
     ],
@@ -192,8 +193,7 @@ for sys.argv in lines:
 @pytest.mark.slow
 def test_commands_are_quiet(file, tmp_path):
     """One process runs them in turn, since TensorFlow's import takes seconds."""
-    environment = dict(os.environ)
-    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     keras.Sequential([keras.Input((None, 2)), keras.layers.LSTM(3)]).save(tmp_path / "old.h5")
     commands = (
         (["inspect", file], "unidirectional"),
@@ -226,6 +226,21 @@ def test_commands_are_quiet(file, tmp_path):
         (["convert", "a.pt"], "required: TARGET"),
         (["bench", "--steps=0"], "expected a whole number from 1 on, but received '0'"),
         (["bench", "--num-units=1e3"], "expected a whole number from 1 on, but received '1e3'"),
+        (["bench", "--shortest=101"], "--shortest is 101, but --steps, the longest, 100"),
+        (["bench", "--padding=pre"], "--padding is for a MODEL.keras"),
+        (["bench", "a.keras", "--num-units=3"], "--num-units is for a network of its own"),
+        (["convert", "a.pt", "b.foo"], "expected the name to end in .pt, .pth, .safetensors, .ker"),
+        (["convert", "a.pt", "b.onnx", "--stock-keras"], "--stock-keras is for .keras files"),
+        (["accelerate", "a.keras", "b.h5"], "expected the name to end in .keras, but received"),
+        (["accelerate", "a.keras"], "required: OUT.keras"),
+        (["export", "a.keras", "b.onnx", "--fused"], "--fused is for SavedModels"),
+        (["export", "a.keras", "b.tflite", "--fused"], "--fused is for SavedModels"),
+        (["export", "a.keras", "b", "--name=ours"], "--name is for ONNX"),
+        (["export", "a.keras", "b.tflite", "--name=ours"], "--name is for ONNX"),
+        *(
+            (["export", "a.keras", name], f"which has no suffix, but received '{name}'")
+            for name in ("", "b.ONNX", "b.keras", "b.xyz")
+        ),
         *(
             (["bench", f"--seconds={text}"], f"expected a number above 0, but received '{text}'")
             for text in ("-1", "0", "nan", "inf", "two")
@@ -253,9 +268,6 @@ def test_an_unknown_option_shows_those_that_the_command_has(capsys, command, opt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["export", ""], "expected TARGET to name the folder of a SavedModel"),
-        (["export", "e.ONNX"], "expected TARGET to name the folder of a SavedModel"),
-        (["export", "e.keras"], "expected TARGET to name the folder of a SavedModel"),
         (["export", "s3://bucket/m"], "expected TARGET to be a path on this machine"),
         (["export", "none/m"], "there is no directory 'none'"),
         (["export", "none/m.onnx"], "there is no directory 'none'"),
@@ -486,19 +498,17 @@ def test_export(capsys, model, file, tmp_path):
     session = ort.InferenceSession(str(tmp_path / "whole.onnx"))
     (received,) = session.run(None, {session.get_inputs()[0].name: inputs})
     np.testing.assert_allclose(received, model(inputs), atol=1e-5)
-    for wrong in (
-        *(["other.onnx", "--fused"], ["other.tflite", "--fused"]),
-        *(["other", "--name=ours"], ["other.tflite", "--name=ours"]),
-    ):
-        assert run(capsys, "export", file, tmp_path / wrong[0], *wrong[1:])[0] == 1
+    status, _, err = run(capsys, "convert", file, tmp_path / "m.pt", "--rnn-mode=gru")
+    assert status == 1 and f": --rnn-mode is for files of weights alone; {file} says itself" in err
     status, _, err = run(capsys, "export", tmp_path / "m.onnx", tmp_path / "other")
     assert status == 1 and "cannot load" in err and err.count("\n") == 1
 
 
 def test_accelerate(capsys, model, file, tmp_path):
     target = tmp_path / "fast.keras"
-    status, out, _ = run(capsys, "accelerate", file, target, "--dry-run")
-    assert status == 0 and "runs fused" in out and not target.exists()
+    for arguments in ([file, "--dry-run"], ["--dry-run", file], [file, "--dry-run", target]):
+        status, out, _ = run(capsys, "accelerate", *arguments)
+        assert status == 0 and "runs fused" in out and not target.exists()
     assert run(capsys, "accelerate", file, target)[0] == 0
     inputs = normal(2, 6, 5)
     fast = keras.saving.load_model(target)
@@ -507,7 +517,6 @@ def test_accelerate(capsys, model, file, tmp_path):
     status, out, _ = run(capsys, "accelerate", file, target, "--dry-run")
     assert status == 0 and "runs fused" in out and target.read_bytes() == before
     assert run(capsys, "accelerate", file, target, "--force", "--no-stacks")[0] == 0
-    assert run(capsys, "accelerate", file, tmp_path / "fast.h5")[0] == 1
     assert run(capsys, "accelerate", tmp_path / "none.keras", tmp_path / "a.keras")[0] == 1
 
 
@@ -533,9 +542,6 @@ def test_bench(capsys, tmp_path):
     assert names[:3] == ["cudnn_rnn_tf", "keras", "keras, compiled"]
     assert err.count("measuring ") == len(rows)
     assert "<svg" in picture.read_text()
-    for wrong in ("--shortest=9", "--padding=pre"):
-        status, _, err = run(capsys, "bench", *options, wrong)
-        assert status == 1 and wrong.partition("=")[0].strip("-") in err
 
 
 class Refused(keras.layers.Layer):
@@ -581,8 +587,6 @@ def test_bench_of_a_model(capsys, tmp_path):
         list(bench.bench_model(lambda: odd, 2, 3, 0.01))
     odd.name = "odd"
     assert len(next(bench.bench_model(lambda: odd, 2, 3, 0.01))[1]) == 3
-    status, _, err = run(capsys, "bench", file, "--num-units=3")
-    assert status == 1 and "--num-units is for a network of its own" in err
     with pytest.raises(ValueError, match=r"shape \(None, 3, None\)"):
         bench._numbers(model, keras.Input((3, None)), 2, 3, "post")
 

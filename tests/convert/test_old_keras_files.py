@@ -543,9 +543,9 @@ def test_weights_alone_want_the_mode(tmp_path, capsys):
     path = str(write(tmp_path / "w.h5", weights))
     target = str(tmp_path / "m.keras")
     assert __main__.main(["convert", path, target]) == 1
-    assert "do not say the activations: pass rnn_mode 'lstm'" in capsys.readouterr().err
+    assert "do not say the activations: pass --rnn-mode 'lstm'" in capsys.readouterr().err
     assert __main__.main(["convert", path, target, "--rnn-mode=gru"]) == 1
-    assert "the arrays are those of lstm, but rnn_mode is 'gru'" in capsys.readouterr().err
+    assert "the arrays are those of lstm, but --rnn-mode is 'gru'" in capsys.readouterr().err
     assert __main__.main(["convert", path, target, "--rnn-mode=lstm"]) == 0
     inputs = normal(2, 5, 4)
     expected = lstm(inputs, *(v for _, v in weights["a"]), act=sigmoid)

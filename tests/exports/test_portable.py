@@ -301,7 +301,7 @@ def test_wrong_arguments(tmp_path):
         crnn.export_portable(make("gru"), tmp_path / "m")
     with pytest.raises(FileExistsError, match="exists already"):
         crnn.export_portable(layer, tmp_path)
-    for name in ("m.keras", "m.h5", "m.tflite"):
+    for name in ("m.keras", "m.h5", "m.onxx"):
         with pytest.raises(ValueError, match=f"expected path to name the folder .*{name}"):
             crnn.export_portable(layer, tmp_path / name)
     dense = keras.layers.Dense(2)
