@@ -123,17 +123,13 @@ class _WithoutTarget(argparse.Action):
         self._target.required = False
 
 
-def _problem_of_convert(options: argparse.Namespace) -> str:
-    if options.stock_keras and not options.target.endswith(".keras"):
+def _problem_of_target(options: argparse.Namespace) -> str:
+    suffix, given = pathlib.Path(options.target).suffix, vars(options)
+    if given.get("stock_keras") and suffix != ".keras":
         return f"--stock-keras is for .keras files, but TARGET is {options.target!r}"
-    return ""
-
-
-def _problem_of_export(options: argparse.Namespace) -> str:
-    suffix = pathlib.Path(options.target).suffix
-    if options.fused and suffix in target_names.EXPORTED:
+    if given.get("fused") and suffix in target_names.EXPORTED:
         return f"--fused is for SavedModels, but TARGET is {options.target!r}"
-    if options.name is not None and suffix != ".onnx":
+    if options.command == "export" and options.name is not None and suffix != ".onnx":
         return "--name is for ONNX: other formats have the whole model"
     return ""
 
@@ -200,7 +196,7 @@ def parser() -> argparse.ArgumentParser:
     )
     to_other.add_argument("source", metavar="SOURCE")
     to_other.add_argument("target", metavar="TARGET", type=_target(*target_names.CONVERTED))
-    to_other.problem = _problem_of_convert
+    to_other.problem = _problem_of_target
     to_other.add_argument("--name", help="the network's name, where SOURCE has several")
     to_other.add_argument(
         "--rnn-mode",
@@ -231,7 +227,7 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("source", metavar="MODEL.keras")
     target = _target(*target_names.EXPORTED, is_folder=True)
     export.add_argument("target", metavar="TARGET", type=target)
-    export.problem = _problem_of_export
+    export.problem = _problem_of_target
     export.add_argument(
         "--fused", action="store_true", help="keep this package's fused ops, in a SavedModel"
     )

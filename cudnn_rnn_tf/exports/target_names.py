@@ -8,16 +8,9 @@ EXPORTED = (".onnx", ".tflite")
 
 
 def check(name: str, *suffixes: str, is_folder: bool = False, argument: str = "the name") -> None:
-    """Checks the end of a target's name.
+    """Raises a ValueError if a file's name ends in none of the suffixes, as a mistyped one does.
 
-    Args:
-        name: of the target.
-        *suffixes: that a file's name may have.
-        is_folder: whether it may be a SavedModel's folder. A number, as in "v1.2", is no suffix.
-        argument: what the error calls the target.
-
-    Raises:
-        ValueError: if it ends otherwise, as a mistyped suffix does.
+    Or else it may be a SavedModel's folder. A number, as in "v1.2", is no suffix.
     """
     path = pathlib.Path(name)
     names_folder = path.name and (not path.suffix or path.suffix[1:].isdigit())

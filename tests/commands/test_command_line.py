@@ -234,8 +234,6 @@ def test_commands_are_quiet(file, tmp_path):
         (["accelerate", "a.keras", "b.h5"], "expected the name to end in .keras, but received"),
         (["accelerate", "a.keras"], "required: OUT.keras"),
         (["export", "a.keras", "b.onnx", "--fused"], "--fused is for SavedModels"),
-        (["export", "a.keras", "b.tflite", "--fused"], "--fused is for SavedModels"),
-        (["export", "a.keras", "b", "--name=ours"], "--name is for ONNX"),
         (["export", "a.keras", "b.tflite", "--name=ours"], "--name is for ONNX"),
         *(
             (["export", "a.keras", name], f"which has no suffix, but received '{name}'")
