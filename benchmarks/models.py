@@ -58,7 +58,7 @@ def variants(model: Model, system: str) -> dict[str, Callable[[Any], Any]]:
         padded = {"padded": lambda row: systems.of_torch(row, None)}
         return packed | padded if model.has_lengths else padded
     draws = systems.masks if model.has_lengths else _full
-    # Compiled by XLA, Keras's layers were slower in all nine models where both ways were timed.
+    # Compiled by XLA, Keras's layers were slower in all eight models where both ways were timed.
     if model.row.type in ("tf32", "float16"):
         return {"cuDNN": lambda row: systems.of_keras(row, draws(row))}
     return {"compiled": lambda row: systems.of_keras(row, draws(row), False, jit_compile=True)}
