@@ -7,7 +7,7 @@ import cxx
 import pytest
 import test_persistent_kernels as persistent
 
-# What a plain cell with tanh computes, in other words.
+# This is what a plain cell with tanh computes, in other words.
 CELL = """
 struct Toy : CellShape<1> {
   template <typename F, typename V>

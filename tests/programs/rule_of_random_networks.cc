@@ -84,7 +84,7 @@ void CheckRule(unsigned seed) {
       IsForWholeBatches(problem, allow_tf32, gpu, kernels.cycles);
   const bool is_first = choices[0].engine == GpuEngine::kKernels;
   Check(is_first == (kernels.runs && !is_slow), what + ", its kernels");
-  // What cuDNN lacks is not held to its time.
+  // A network that cuDNN lacks is not held to its time.
   if (std::exchange(problem.has_cell_sequences, false)) {
     problem.has_resets = true;
     Check(
