@@ -1,7 +1,8 @@
 """Times the drop-ins and accelerated models, beside Keras and this package's own layers.
 
 benchmarks/command.py says how to run it; `--only` names rows. With `--device=cpu`, a CPU runs other
-rows.
+rows; with `--padding`, Keras's layers without cuDNN and drop-ins, each compiled by XLA and not, run
+those of the page's last table.
 
 A step runs recurrent layers on inputs and a mask that lie in the device's memory, in one
 `tf.function`; a training step also computes the gradients of inputs and weights and adds them to
@@ -69,6 +70,17 @@ CPU_ROWS = [
         (("gru", 2, 320, 1, 24, 60), True),
     ]
 ]
+PADDING_ROWS = [
+    Row(*network, "tf32", True)
+    for network in [
+        ("lstm", 1, 256, 1, 64, 200),
+        ("lstm", 1, 64, 1, 32, 50),
+        ("gru", 1, 256, 1, 64, 100),
+        ("lstm", 1, 512, 1, 64, 100),
+        ("lstm", 1, 128, 2, 32, 100),
+    ]
+]
+PADDED = ("keras", "keras compiled", "drop-in", "drop-in compiled")
 # Keras's layers with masks in front take as long as with masks behind on a CPU.
 MASKS_ON = {"gpu": MASKS, "cpu": MASKS[:3]}
 
@@ -98,27 +110,37 @@ def stock_model(row: Row, use_cudnn: str | bool = "auto") -> Any:
     return keras.Model(inputs, outputs)
 
 
-def systems(row: Row) -> Iterator[tuple[str, dict[str, list[Any]]]]:
-    """Yields names and, for each kind of mask, the layers to call one after the other."""
+def systems(row: Row) -> Iterator[tuple[str, list[Any]]]:
+    """Yields names, each with the layers to call one after the other."""
     import cudnn_rnn_tf as crnn
 
     stock = stock_model(row)
-    for name, model in (
-        ("keras", stock),
-        ("drop-in", crnn.accelerate(stock, stacks=False)),
-        ("accelerated", crnn.accelerate(stock)),
-    ):
-        if name == "keras" and row.dtype == "bfloat16":
-            continue  # Keras's cuDNN op has no such kernel.
-        layers = dict.fromkeys(MASKS, model.layers[1:])
-        if name == "keras":
-            # Its cuDNN op takes masks only that are padded behind.
-            without = stock_model(row, use_cudnn=False)
-            layers |= dict.fromkeys(MASKS[2:], without.layers[1:])
-        yield name, layers
+    if row.dtype != "bfloat16":  # Keras's cuDNN op has no such kernel.
+        yield "keras", stock.layers[1:]
+    yield "drop-in", crnn.accelerate(stock, stacks=False).layers[1:]
+    yield "accelerated", crnn.accelerate(stock).layers[1:]
     layer = layer_of(row)
     layer.build((row.batch, row.time, row.units))
-    yield "CudnnLSTM", dict.fromkeys(MASKS, [layer])
+    yield "CudnnLSTM", [layer]
+
+
+def steps_of(row: Row, device: str, padding: bool) -> dict[str, StepFunction]:
+    """Returns what is timed, by a system's name and a kind of mask."""
+    if padding:
+        # Keras's cuDNN op takes no such masks.
+        layers = {"keras": stock_model(row, use_cudnn=False).layers[1:]}
+        layers["drop-in"] = next(each for name, each in systems(row) if name == "drop-in")
+        return {
+            f"{name}, in front": step_of(row, layers[system], "in front", device, bool(compiled))
+            for name in PADDED
+            for system, compiled, _ in [name.partition(" compiled")]
+        }
+    return {
+        f"{name}, {kind}": step_of(row, layers, kind, device, False)
+        for name, layers in systems(row)
+        for kind in MASKS_ON[device]
+        if name != "keras" or device == "cpu" or kind not in MASKS[2:]
+    }
 
 
 def step_of(row: Row, layers: list[Any], kind: str, device: str, jit_compile: bool) -> StepFunction:
@@ -148,18 +170,11 @@ def measure(options: argparse.Namespace) -> None:
     of_gpu = options.device == "gpu"
     wait, fewest = (tf.test.experimental.sync_devices, DRAWS) if of_gpu else (lambda: None, 2)
     about = machine.environment(options.commit, "TensorFlow", "Keras", on_cpu=not of_gpu)
-    for row in ROWS if of_gpu else CPU_ROWS:
+    for row in PADDING_ROWS if options.padding else ROWS if of_gpu else CPU_ROWS:
         if not re.search(options.only, str(row)):
             continue
         tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
-        steps = {}
-        for name, layers in systems(row):
-            # Without cuDNN, Keras's layers take as long whichever steps are masked.
-            for kind in MASKS[:3] if name == "keras" else MASKS_ON[options.device]:
-                # XLA compiles Keras's layers that cuDNN does not run, which gain by it.
-                compiled = name == "keras" and of_gpu and kind in MASKS[2:]
-                title = f"{name}{' compiled' * compiled}, {kind}"
-                steps[title] = step_of(row, layers[kind], kind, options.device, compiled)
+        steps = steps_of(row, options.device, options.padding)
         samples = sample_in_turns(steps, wait, fewest)
         with options.output.open("a") as file:
             print(json.dumps({"row": str(row), "about": about, "ms": samples}), file=file)
@@ -195,18 +210,19 @@ class Results:
     def __init__(self, path: pathlib.Path) -> None:
         """Reads a file; of a row that is there twice, the later one counts."""
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        self.medians = {
-            line["row"]: {key: statistics.median(times) for key, times in line["ms"].items()}
-            for line in lines
-        }
+        self.medians: dict[str, dict[str, float]] = {}
+        self.padding: dict[str, dict[str, float]] = {}
+        for line in lines:
+            ms = {key: statistics.median(times) for key, times in line["ms"].items()}
+            found = self.padding if f"{PADDED[-1]}, in front" in ms else self.medians
+            found[line["row"]] = ms
         self.environments = {pages.listed(line["about"]): None for line in lines}
         self.device = "gpu" if "GPU" in lines[0]["about"] else "cpu"
         self.kinds = MASKS_ON[self.device]
 
     def ms(self, row: str, system: str, kind: str) -> float | None:
-        if system == "keras" and kind in MASKS[2:]:
-            kind = "in front"
-            system += " compiled" * (self.device == "gpu")
+        if system == "keras" and kind in MASKS[2:] and self.device == "gpu":
+            return None  # Only without cuDNN: see `padding`.
         return self.medians[row].get(f"{system}, {kind}")
 
     def ratio(self, row: str, slower: str, faster: str, kind: str) -> float | None:
@@ -216,6 +232,14 @@ class Results:
     def ratios(self, slower: str, faster: str, kind: str) -> list[float]:
         found = [self.ratio(row, slower, faster, kind) for row in self.medians]
         return [ratio for ratio in found if ratio]
+
+    def padding_rows(self) -> list[tuple[str, list[float], list[float]]]:
+        """Returns, for each network, ratios to the faster of Keras's steps, and milliseconds."""
+        rows = []
+        for row, found in self.padding.items():
+            ms = [found[f"{system}, in front"] for system in PADDED]
+            rows.append((row, [min(ms[:2]) / own for own in ms[2:]], ms))
+        return rows
 
 
 def page(path: pathlib.Path) -> str:
@@ -241,6 +265,9 @@ def page(path: pathlib.Path) -> str:
             results.ms(row, system, kind) / results.ms(row, system, "behind")
             for row in results.medians
         ]
+    padding = results.padding_rows()
+    for place, system in enumerate(PADDED[2:] if padding else ()):
+        ratios[f"keras / {system}, mask: in front"] = [found[place] for _, found, _ in padding]
     of_ratios = [
         [
             name.replace("keras", "Keras").replace("CudnnLSTM", "own"),
@@ -263,6 +290,21 @@ def page(path: pathlib.Path) -> str:
         pages.table(["network", *(f"mask: {kind}" for kind in results.kinds)], rows),
         pages.table(["ratio", "geometric mean", "least", "most", "networks"], of_ratios),
     ]
+    if padding:
+        ratio_titles = [f"Keras / {system}" for system in PADDED[2:]]
+        ms_titles = [f"{system.replace('keras', 'Keras')}, ms" for system in PADDED]
+        parts += [
+            "## Padding in front",
+            "Keras's layers run with `use_cudnn=False`; `fit` compiles such a model by XLA, but "
+            "not one with a `Bidirectional` layer. Ratios are to the faster of both.",
+            pages.table(
+                ["network", *ratio_titles, *ms_titles],
+                [
+                    [row, *(f"{ratio:.1f}" for ratio in found), *(f"{one:.3g}" for one in ms)]
+                    for row, found, ms in padding
+                ],
+            ),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -292,4 +334,5 @@ if __name__ == "__main__":
         page,
         plot,
         device={"choices": ["gpu", "cpu"], "default": "gpu", "help": "What runs them."},
+        padding={"action": "store_true", "help": "Measure padding in front."},
     )

@@ -1,8 +1,10 @@
 """The pages of results: what they say is what their data say, in a form that readers know."""
 
+import argparse
 import dataclasses
 import json
 import re
+import statistics
 import xml.etree.ElementTree
 
 import keras
@@ -124,6 +126,29 @@ def test_a_model_is_measured_by_each_system(monkeypatch):
     ways = [("cudnn_rnn_tf", "layer"), ("torch", "packed"), ("torch", "padded")]
     ways += [("keras", "cuDNN")]
     assert found == {(*way, training): models.SAMPLES for way in ways for training in (True, False)}
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_padding_in_front_is_measured_beside_keras_without_cudnn(tmp_path, monkeypatch):
+    monkeypatch.setattr(timing, "SAMPLE_SECONDS", 0.001)
+    monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0.001)
+    monkeypatch.setattr(gpu_doors, "PADDING_ROWS", [Row("gru", 1, 4, 2, 2, 5, "float32", True)])
+    data = tmp_path / "gpu_doors.jsonl"
+    of_others = (RESULTS / data.name).read_text().splitlines()
+    data.write_text("\n".join(line for line in of_others if "compiled" not in line) + "\n")
+    options = {"padding": True, "device": "cpu", "only": "", "commit": "unknown", "output": data}
+    step_of, compiles = gpu_doors.step_of, []
+    monkeypatch.setattr(
+        gpu_doors, "step_of", lambda *options: compiles.append(options[-1]) or step_of(*options)
+    )
+    gpu_doors.measure(argparse.Namespace(**options))
+    assert compiles == [False, True, False, True]
+    measured = json.loads(data.read_text().splitlines()[-1])["ms"]
+    of_each = [measured[f"{system}, in front"] for system in gpu_doors.PADDED]
+    keras, compiled, *own = map(statistics.median, of_each)
+    doors, _, padding = tables(gpu_doors.page(data))
+    assert len(doors) == 16 and padding[1][0] == "bidirectional GRU 4, B2 T5, float32, training"
+    assert padding[1][1:3] == [f"{min(keras, compiled) / ms:.1f}" for ms in own]
 
 
 def test_page_of_models_compares_with_the_faster_library(tmp_path):
