@@ -134,7 +134,7 @@ def _load(path: str, compile: bool = False) -> keras.Model:
         return load_keras_model(path, compile=compile)
     except Exception as error:
         # Keras can raise any exception for a damaged file, with a message of many lines.
-        raise ValueError(f"cannot load {path}: {messages.reason(error)}") from error
+        raise messages.of_file(path, "load", error) from error
 
 
 def _bench(options: argparse.Namespace) -> None:
@@ -142,9 +142,10 @@ def _bench(options: argparse.Namespace) -> None:
         bench.check_plot(options.plot)
     measured = _bench_model(options) if options.source else _bench_network(options)
     title = next(measured)
-    print(title, flush=True)
-    rows = []
+    rows: list[bench.Row] = []
     for device, found in measured:
+        if not rows:
+            print(title)
         if device:
             print(f"\n{device}")
         print(bench.table(found), flush=True)
@@ -236,6 +237,7 @@ def run() -> None:
     tf.get_logger().setLevel("WARNING")
     logging.getLogger("absl").setLevel("ERROR")  # Keras's hints to those who load a model.
     warnings.simplefilter("ignore", FutureWarning)
+    warnings.filterwarnings("ignore", module="torch")
     sys.exit(main())
 
 

@@ -1,6 +1,7 @@
 """Says in one line what an error of another library says, or what to install."""
 
 import importlib
+import os
 import re
 import types
 
@@ -20,6 +21,12 @@ def load_package(name: str, install: str) -> types.ModuleType:
             f"{name.partition('.')[0]} is needed for this, but cannot be imported ({error}): "
             f"pip install {install}"
         ) from error
+
+
+def of_file(path: str | os.PathLike[str], verb: str, error: Exception) -> ValueError:
+    """Returns an error that names the file that another library found wrong."""
+    what = reason(error)
+    return ValueError(what if str(path) in what else f"cannot {verb} {path}: {what}")
 
 
 def reason(error: Exception) -> str:

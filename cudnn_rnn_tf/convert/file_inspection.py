@@ -50,7 +50,7 @@ def inspect_file(path: str | os.PathLike[str]) -> list[Network]:
         raise
     except Exception as error:
         # The libraries that read the formats may raise anything for a damaged file.
-        raise ValueError(f"cannot read {path}: {messages.reason(error)}") from error
+        raise messages.of_file(path, "read", error) from error
 
 
 # PyTorch and ONNX.

@@ -6,6 +6,16 @@ import zipfile
 import h5py
 import tensorflow as tf
 
+NAMES = {
+    "hdf5": "HDF5 file",
+    "keras": ".keras file",
+    "torch": "file of PyTorch's",
+    "safetensors": "safetensors file",
+    "onnx": "ONNX model",
+    "saved_model": "SavedModel",
+    "checkpoint": "checkpoint of TensorFlow's",
+    "frozen_graph": "frozen graph",
+}
 _SUFFIXES = {
     ".keras": "keras",
     ".h5": "hdf5",
@@ -36,14 +46,17 @@ def kind_of(path: pathlib.Path) -> str:
         raise FileNotFoundError(
             f"there is no file {str(path)!r}, and no directory or checkpoint of that name"
         )
-    # A damaged file is said to be one by the reader of its name's format.
-    kind = _by_content(path) or _SUFFIXES.get(path.suffix)
-    if kind is None:
-        raise ValueError(
-            "it is no file of Keras's, PyTorch's or ONNX's, no safetensors file, and no "
-            "SavedModel, checkpoint or frozen graph (.pb) of TensorFlow's"
-        )
-    return kind
+    if kind := _by_content(path):
+        return kind
+    kind = _SUFFIXES.get(path.suffix)
+    if kind in ("onnx", "frozen_graph"):
+        return kind  # Its reader knows whether it is one.
+    if kind:
+        raise ValueError(f"{path} is no {NAMES[kind]}, or only a part of one")
+    raise ValueError(
+        f"{path} is no file of Keras's, PyTorch's or ONNX's, no safetensors file, and no "
+        "SavedModel, checkpoint or frozen graph (.pb) of TensorFlow's"
+    )
 
 
 def checkpoint_prefix(path: pathlib.Path) -> str:
@@ -87,4 +100,5 @@ def _of_archive(path: pathlib.Path) -> str | None:
         return None
     if "config.json" in names:
         return "keras"
-    return "torch" if any(f"/{name}".endswith("/data.pkl") for name in names) else None
+    ends = ("/data.pkl", "/.data/extern_modules")
+    return "torch" if any(f"/{name}".endswith(ends) for name in names) else None

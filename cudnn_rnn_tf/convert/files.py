@@ -81,14 +81,12 @@ def convert_file(
             )
     except (ImportError, FileNotFoundError):
         raise
-    except OSError as error:
-        # An OSError of HDF5's has no file name; it is about what is in the file.
-        if error.filename is not None:
-            raise
-        raise ValueError(f"cannot convert {source}: {messages.reason(error)}") from error
     except Exception as error:
-        # The libraries that read the formats may raise anything for a damaged file.
-        raise ValueError(f"cannot convert {source}: {messages.reason(error)}") from error
+        # The libraries that read the formats may raise anything for a damaged file. An OSError of
+        # HDF5's has no file name; it is about what is in the file.
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        raise messages.of_file(source, "convert", error) from error
     targets.write_whole(target, lambda path: _write(layer, states, path, stock_keras), force=force)
     where = str(source) if name is None else f"{source}, {name}"
     # Keras's own layers have one bias per gate, except for the GRU with reset_after.

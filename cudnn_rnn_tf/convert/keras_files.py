@@ -113,8 +113,6 @@ def _loaded(
 ) -> keras.Model:
     kind = file_kinds.kind_of(path)
     if kind == "keras":
-        if not zipfile.is_zipfile(path):
-            raise ValueError(f"{path} is no .keras file, or only a part of one: no zip archive")
         untrusted.check_archive(path)
         version = _archived_version(path)
         with zipfile.ZipFile(path) as archive:
@@ -125,7 +123,8 @@ def _loaded(
         with _named(path, ".keras") as named:
             return keras.saving.load_model(named, custom_objects=custom_objects, compile=compile)
     if kind != "hdf5":
-        raise ValueError(f"{path} is no file of Keras's with a model, but is of the kind {kind!r}")
+        name = file_kinds.NAMES[kind]
+        raise ValueError(f"{path} is no file of Keras's with a model, but of another kind: {name}")
     untrusted.check_hdf5(path)
     with H5Model(path) as source:
         if source.config is None:
@@ -171,7 +170,7 @@ def _damage_as_value_error(path: pathlib.Path) -> Iterator[None]:
         # An OSError of HDF5's has no file name; it is about what is in the file.
         if isinstance(error, OSError) and error.filename is not None:
             raise
-        raise ValueError(f"cannot load {path}: {messages.reason(error)}") from error
+        raise messages.of_file(path, "load", error) from error
 
 
 def is_weights(path: pathlib.Path) -> bool:

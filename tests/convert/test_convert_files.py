@@ -149,7 +149,7 @@ def test_files_cannot_run_code(tmp_path):
     ("arguments", "error", "message"),
     [
         (("m.pt", "m.h5"), ValueError, "to end in .pt, .*, but received '.*m.h5'"),
-        (("m.bin", "m.onnx"), ValueError, "m.bin: it is no file of Keras's, PyTorch's"),
+        (("m.bin", "m.onnx"), ValueError, "m.bin is no file of Keras's, PyTorch's"),
         (("none.pt", "m.onnx"), FileNotFoundError, "no file '.*none.pt'"),
         (("m.pt", "none/m.onnx"), FileNotFoundError, "no directory '.*none'"),
     ],

@@ -684,11 +684,19 @@ def test_damaged_models(damage, version, tmp_path, capsys):
     assert not (tmp_path / "out.pt").exists()
 
 
-def test_archives_that_are_cut_short(tmp_path, capsys):
-    good_keras(tmp_path / "m.keras")
-    (tmp_path / "m.keras").write_bytes((tmp_path / "m.keras").read_bytes()[:-100])
-    line = refused(capsys, "convert", tmp_path / "m.keras", tmp_path / "out.pt")
-    assert "only a part of one" in line
+def test_junk_is_said_to_be_no_file_of_its_kind(tmp_path, capsys):
+    good_keras(tmp_path / "cut.keras")
+    cut = (tmp_path / "cut.keras").read_bytes()[:-100]
+    junk = {"cut.keras": cut, "a.txt": b"hello", "b.png": b"\x89PNG\r\n\x1a\n0000"}
+    junk |= {"c.keras": b"", "d.h5": b"", "e.pt": b"hello", "f.safetensors": cut[:30]}
+    write_archive(tmp_path / "g.keras", {"a": b"b"}, zipfile.ZIP_STORED)
+    for name, content in junk.items():
+        (tmp_path / name).write_bytes(content)
+    for name in (*junk, "g.keras"):
+        for command in (["inspect"], ["convert", tmp_path / "out.pt"], ["bench"]):
+            line = refused(capsys, command[0], tmp_path / name, *command[1:])
+            assert line.startswith(f"cudnn-rnn-tf {command[0]}: error: {tmp_path / name} is no ")
+            assert line.endswith(" a part of one\n") or name in ("a.txt", "b.png")
 
 
 @pytest.mark.parametrize("metadata", [None, b"[]", b"{", b"\xff", b'{"keras_version": 3}'])
