@@ -4,17 +4,22 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 from cudnn_rnn_tf import constants, native
 
 # The types, by NumPy's names, in which the ops run networks.
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-_INPUT_MODES = (
-    constants.CUDNN_INPUT_LINEAR_MODE,
-    constants.CUDNN_INPUT_SKIP_MODE,
-    constants.CUDNN_INPUT_AUTO_MODE,
-)
+RnnMode = Literal["lstm", "gru", "rnn_tanh", "rnn_relu"]  # Those of contrib's functions.
+InputMode = Literal["linear_input", "skip_input", "auto_select"]
+Direction = Literal["unidirectional", "bidirectional"]
+BiasMode = Literal["none", "single_input", "single_recurrent", "double"]
+_Curve = Literal["tanh", "sigmoid", "relu", "linear", "softsign", "elu"]
+Activation = Literal[_Curve, "hard_sigmoid", "keras_2_hard_sigmoid"]
+Algorithm = Literal[
+    "auto", "standard", "persist_static", "persist_static_small_h", "persistent", "cudnn"
+]
+_INPUT_MODES = get_args(InputMode)
 
 _OF_ALL_OPS, _OF_PARAMS_OPS, _OF_PASSES = native.spec_fields()
 
@@ -61,24 +66,24 @@ class RnnConfig:
     num_layers: int
     num_units: int
     input_size: int
-    input_mode: str = "linear_input"
-    direction: str = "unidirectional"
-    bias_mode: str = "double"
+    input_mode: InputMode = "linear_input"
+    direction: Direction = "unidirectional"
+    bias_mode: BiasMode = "double"
     num_proj: int = 0
     dropout: float = 0.0
     cell_clip: float = 0.0
     recurrent_dropout: float = 0.0
-    activation: str = ""
-    recurrent_activation: str = ""
+    activation: Activation | Literal[""] = ""
+    recurrent_activation: Activation | Literal[""] = ""
     layer_norm_epsilon: float = 1e-12
     zoneout: float = 0.0
     cell_zoneout: float = 0.0
 
     def __post_init__(self) -> None:
         checks: dict[Any, Callable[[str, Any], Any]]
-        checks = {int: _integer, float: _number, str: _string}
+        checks = {int: _integer, float: _number}
         for field in dataclasses.fields(self):
-            value = checks[field.type](field.name, getattr(self, field.name))
+            value = checks.get(field.type, _string)(field.name, getattr(self, field.name))
             object.__setattr__(self, field.name, value)
         if self.input_mode not in _INPUT_MODES:
             raise ValueError(
@@ -172,7 +177,7 @@ class HasConfig:
         return self._config.num_units
 
     @property
-    def direction(self) -> str:
+    def direction(self) -> Direction:
         return self._config.direction
 
     @property

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import cudnn_rnn_tf.constants as constants
 from cudnn_rnn_tf import ops
-from cudnn_rnn_tf.config import HasConfig, RnnConfig
+from cudnn_rnn_tf.config import Direction, HasConfig, InputMode, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 from cudnn_rnn_tf.contrib import functions as _functions
 from cudnn_rnn_tf.contrib.functions import *  # noqa: F403 - It lists its public names.
@@ -36,8 +36,8 @@ class _CudnnRNN(HasConfig):
         num_layers: int,
         num_units: int,
         input_size: int,
-        input_mode: str = "linear_input",
-        direction: str = "unidirectional",
+        input_mode: InputMode = "linear_input",
+        direction: Direction = "unidirectional",
         dtype: Any = tf.float32,
         dropout: float = 0.0,
         seed: Any = 0,
@@ -150,8 +150,8 @@ class CudnnLSTM(_CudnnRNN):
         num_layers: int,
         num_units: int,
         input_size: int,
-        input_mode: str = "linear_input",
-        direction: str = "unidirectional",
+        input_mode: InputMode = "linear_input",
+        direction: Direction = "unidirectional",
         dtype: Any = tf.float32,
         dropout: float = 0.0,
         seed: Any = 0,

@@ -21,6 +21,7 @@ MODULES = ("", ".contrib", ".convert", ".cudnn_rnn_ops", ".keras", ".native")
 # Of a line that ends in "error", a checker must find fault; of no other one.
 MISTAKES = """
 import keras
+import numpy as np
 import cudnn_rnn_tf as crnn
 
 model = keras.Sequential([keras.Input((4, 16)), keras.layers.LSTM(32)])
@@ -28,8 +29,19 @@ crnn.acclerate(model)  # error
 crnn.accelerate(model, dry_run=True).fit  # error
 crnn.accelerate(model, dry_run=True).layers[0].name.upper()
 crnn.accelerate(model).fit
+crnn.accelerate(model, dry_run=bool(model.layers)).layers
+crnn.accelerate(model, dry_run=bool(model.layers)).fit  # error
 crnn.CudnnLSTM(2)  # error
 crnn.CudnnLSTM(2, 32).cell_clip
+crnn.CudnnLSTM(2, 32, direction="both")  # error
+crnn.CudnnGRU(2, 32, activation="selu")  # error
+crnn.CudnnGRU(2, 32, direction=crnn.CudnnLSTM(2, 32).direction, algorithm="cudnn")
+crnn.CudnnLSTM(2, 32)(np.zeros((2, 4, 16)), resets=np.zeros((2, 4), bool))
+crnn.CudnnLSTM(2, 32)(np.zeros((2, 4, 16)), reset=np.zeros((2, 4), bool))  # error
+crnn.keras.LSTM(32)(np.zeros((2, 4, 16)), sequence_lengths=[4, 3])
+crnn.keras.LSTM(32)(np.zeros((2, 4, 16)), lengths=[4, 3])  # error
+crnn.cudnn_rnn_ops.CudnnGRU(1, 2, 3, direction=crnn.cudnn_rnn_ops.CUDNN_RNN_BIDIRECTION)
+crnn.cudnn_rnn_ops.cudnn_rnn_opaque_params_size("lsmt", 1, 2, 3)  # error
 crnn.keras.LSTM()  # basedpyright: error
 crnn.keras.LSTM(32).runs_fused.not_in_training.upper()
 crnn.keras.LSTM(32).runs_fused.upper()  # error

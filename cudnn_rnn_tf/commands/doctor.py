@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import messages
+from cudnn_rnn_tf.config import Algorithm
 from cudnn_rnn_tf.convert.keras_format import to_keras
 from cudnn_rnn_tf.layers import CudnnLSTM
 
@@ -47,7 +48,7 @@ def findings() -> Iterator[Finding]:
             yield Finding("optional", f"{package} is not installed: it is for {use}")
 
 
-def _run(what: str, device: str, dtype: str, algorithm: str = "auto") -> Finding:
+def _run(what: str, device: str, dtype: str, algorithm: Algorithm = "auto") -> Finding:
     """Trains a network for a step, and compares its outputs with those of Keras's layers."""
     rng = np.random.default_rng(0)
     inputs, lengths = rng.normal(size=(4, 7, 8)), np.array([7, 3, 1, 5])

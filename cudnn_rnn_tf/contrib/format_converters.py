@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops, pseudo_layers
-from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.config import Direction, InputMode, RnnConfig
 
 __all__ = [
     "CudnnParamsFormatConverter",
@@ -51,8 +51,8 @@ class CudnnParamsFormatConverter:
         num_units: int,
         input_size: int,
         num_proj: int | None = None,
-        input_mode: str = "linear_input",
-        direction: str = "unidirectional",
+        input_mode: InputMode = "linear_input",
+        direction: Direction = "unidirectional",
         is_slot: bool = False,
     ):
         self._config = RnnConfig(

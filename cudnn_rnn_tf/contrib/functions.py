@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
-from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.config import Direction, InputMode, RnnConfig, RnnMode
 from cudnn_rnn_tf.contrib.network_calls import config_from, params_size, run
 
 __all__ = [
@@ -31,8 +31,8 @@ def cudnn_lstm(
     is_training: bool,
     sequence_lengths: Any = None,
     time_major: bool = True,
-    input_mode: str = "linear_input",
-    direction: str = "unidirectional",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
     dropout: float = 0.0,
     seed: Any = 0,
     num_proj: int | None = None,
@@ -96,8 +96,8 @@ def cudnn_gru(
     is_training: bool,
     sequence_lengths: Any = None,
     time_major: bool = True,
-    input_mode: str = "linear_input",
-    direction: str = "unidirectional",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
     dropout: float = 0.0,
     seed: Any = 0,
     name: str | None = None,
@@ -126,8 +126,8 @@ def cudnn_rnn_tanh(
     is_training: bool,
     sequence_lengths: Any = None,
     time_major: bool = True,
-    input_mode: str = "linear_input",
-    direction: str = "unidirectional",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
     dropout: float = 0.0,
     seed: Any = 0,
     name: str | None = None,
@@ -154,8 +154,8 @@ def cudnn_rnn_relu(
     input_h: Any,
     params: Any,
     is_training: bool,
-    input_mode: str = "linear_input",
-    direction: str = "unidirectional",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
     dropout: float = 0.0,
     seed: Any = 0,
     sequence_lengths: Any = None,
@@ -181,12 +181,12 @@ def cudnn_rnn_relu(
 
 
 def cudnn_rnn_opaque_params_size(
-    rnn_mode: str,
+    rnn_mode: RnnMode,
     num_layers: int,
     num_units: int,
     input_size: int,
-    input_mode: str = "linear_input",
-    direction: str = "unidirectional",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
     dtype: Any = tf.float32,
     dropout: float = 0.0,
     seed: int = 0,
@@ -211,14 +211,14 @@ def cudnn_rnn_opaque_params_size(
 
 
 def cudnn_rnn_canonical_to_opaque_params(
-    rnn_mode: str,
+    rnn_mode: RnnMode,
     num_layers: int,
     num_units: int,
     input_size: int,
     weights: Sequence[Any],
     biases: Sequence[Any],
-    input_mode: str = "linear_input",
-    direction: str = "unidirectional",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
     dropout: float = 0.0,
     seed: int = 0,
     num_proj: int | None = None,
@@ -249,13 +249,13 @@ def cudnn_rnn_canonical_to_opaque_params(
 
 
 def cudnn_rnn_opaque_params_to_canonical(
-    rnn_mode: str,
+    rnn_mode: RnnMode,
     num_layers: int,
     num_units: int,
     input_size: int,
     params: Any,
-    input_mode: str = "linear_input",
-    direction: str = "unidirectional",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
     dropout: float = 0.0,
     seed: int = 0,
     num_proj: int | None = None,

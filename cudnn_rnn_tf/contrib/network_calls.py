@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
-from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.config import Direction, InputMode, RnnConfig
 from cudnn_rnn_tf.lengths_and_masks import as_lengths, from_ragged, to_ragged
 
 # Returns the network's configuration, given inputs, states and params in the shapes that the ops
@@ -108,7 +108,7 @@ def run(
 
 
 def config_from(
-    rnn_mode: str, time_major: bool, input_mode: str, direction: str, dropout: float
+    rnn_mode: str, time_major: bool, input_mode: InputMode, direction: Direction, dropout: float
 ) -> ConfigOf:
     """Returns a function that finds a network's sizes in its arguments' static shapes."""
     count_axis = 0 if time_major else 1

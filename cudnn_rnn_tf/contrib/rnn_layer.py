@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf._private_names import legacy_rnn_cells
-from cudnn_rnn_tf.config import HasConfig, RnnConfig
+from cudnn_rnn_tf.config import Direction, HasConfig, InputMode, RnnConfig
 from cudnn_rnn_tf.contrib.network_calls import rate_below_1
 from cudnn_rnn_tf.contrib.saveable import CudnnOpaqueParamsSaveable
 from cudnn_rnn_tf.layers import buffer_parts
@@ -32,8 +32,8 @@ class _CudnnRNN(HasConfig, legacy_rnn_cells.base_layer.Layer):
         self,
         num_layers: int,
         num_units: int,
-        input_mode: str = "linear_input",
-        direction: str = "unidirectional",
+        input_mode: InputMode = "linear_input",
+        direction: Direction = "unidirectional",
         dropout: float = 0.0,
         seed: int | None = None,
         dtype: Any = tf.float32,

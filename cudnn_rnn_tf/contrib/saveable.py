@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import _private_names, constants, ops
 from cudnn_rnn_tf._private_names import SaveableObject, SaveSpec
-from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.config import Direction, InputMode, RnnConfig
 from cudnn_rnn_tf.contrib import checkpoint_format
 from cudnn_rnn_tf.contrib.format_converters import (
     CONVERTERS,
@@ -233,8 +233,8 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         num_layers: int,
         num_units: int,
         input_size: int,
-        input_mode: str = "linear_input",
-        direction: str = "unidirectional",
+        input_mode: InputMode = "linear_input",
+        direction: Direction = "unidirectional",
         scope: str | tf.compat.v1.VariableScope | None = None,
         name: str = "cudnn_rnn_saveable",
     ):

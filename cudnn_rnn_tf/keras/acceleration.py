@@ -23,6 +23,10 @@ def accelerate(
 def accelerate(
     model: keras.Model, dry_run: Literal[True], stacks: bool = True, verbose: bool = False
 ) -> AccelerationReport: ...
+@overload
+def accelerate(
+    model: keras.Model, dry_run: bool, stacks: bool = True, verbose: bool = False
+) -> keras.Model | AccelerationReport: ...
 def accelerate(
     model: keras.Model, dry_run: bool = False, stacks: bool = True, verbose: bool = False
 ) -> keras.Model | AccelerationReport:

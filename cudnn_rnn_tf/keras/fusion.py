@@ -3,14 +3,14 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf._private_names import AutocastScope
-from cudnn_rnn_tf.config import DTYPES, RnnConfig
+from cudnn_rnn_tf.config import DTYPES, Activation, BiasMode, RnnConfig
 from cudnn_rnn_tf.keras_weights import from_keras_weights
 from cudnn_rnn_tf.ops import op_library
 from cudnn_rnn_tf.ops.seeds import next_seed
@@ -23,7 +23,7 @@ def keras_2_hard_sigmoid(x: Any) -> Any:
     return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
 
 
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[Activation, tuple[Any, ...]] = {
     "tanh": (keras.activations.tanh, keras.ops.tanh, tf.tanh),
     "relu": (keras.activations.relu, keras.ops.relu, tf.nn.relu),
     "sigmoid": (keras.activations.sigmoid, keras.ops.sigmoid, tf.sigmoid),
@@ -357,13 +357,13 @@ def rnn_mode_of(cell: Any) -> str:
     return constants.CUDNN_RNN_RELU if activation == "relu" else constants.CUDNN_RNN_TANH
 
 
-def _bias_mode(cell: Any) -> str:
+def _bias_mode(cell: Any) -> BiasMode:
     if not cell.use_bias:
         return "none"
     return "double" if rnn_mode_of(cell) == constants.CUDNN_GRU else "single_input"
 
 
-def activation_of(function: Any) -> str:
+def activation_of(function: Any) -> Activation | Literal[""]:
     """Returns the name of a cell's activation; "" if the ops have no such activation."""
     for name, functions in _ACTIVATIONS.items():
         if any(function is each for each in functions):

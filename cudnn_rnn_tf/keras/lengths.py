@@ -1,7 +1,7 @@
 """Gives the drop-ins the call argument `sequence_lengths`, which Keras's layers lack."""
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -35,9 +35,7 @@ class TakesLengths:
             registered_name(type(self))
         return super().get_config()  # type: ignore[misc]
 
-    def __call__(
-        self, sequences: Any, *args: Any, sequence_lengths: Any = None, **kwargs: Any
-    ) -> Any:
+    def _call(self, sequences: Any, *args: Any, sequence_lengths: Any = None, **kwargs: Any) -> Any:
         """Calls the layer as Keras does, with one argument more.
 
         Args:
@@ -70,6 +68,21 @@ class TakesLengths:
         # Keras takes tensors alone by position, so `training` must have its name.
         first, *others = given
         return call(given[first], **{name: given[name] for name in others})
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self,
+            sequences: Any,
+            initial_state: Any = None,
+            mask: Any = None,
+            training: Any = None,
+            resets: Any = None,
+            *,
+            sequence_lengths: Any = None,
+        ) -> Any: ...
+    else:
+        __call__ = _call
 
 
 def _mask(owner: str, sequences: Any, sequence_lengths: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import keras
 
 from cudnn_rnn_tf import constants
-from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.config import Activation, Algorithm, BiasMode, Direction, InputMode, RnnConfig
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN, without_later
 
 _Layer = TypeVar("_Layer", bound=type[CudnnRNN])
@@ -60,11 +60,11 @@ class _Gated(CudnnRNN):
         return {**super().get_config(), **own}
 
     @property
-    def activation(self) -> str:
+    def activation(self) -> Activation:
         return self._config.activation or "tanh"
 
     @property
-    def recurrent_activation(self) -> str:
+    def recurrent_activation(self) -> Activation:
         return self._config.recurrent_activation or "sigmoid"
 
 
@@ -135,8 +135,8 @@ class CudnnLSTM(_Gated):
         self,
         num_layers: int,
         num_units: int,
-        input_mode: str = "linear_input",
-        direction: str = "unidirectional",
+        input_mode: InputMode = "linear_input",
+        direction: Direction = "unidirectional",
         dropout: float = 0.0,
         seed: int | None = None,
         dtype: Any = None,
@@ -146,8 +146,8 @@ class CudnnLSTM(_Gated):
         *,
         num_proj: int | None = None,
         cell_clip: float | None = None,
-        activation: str = "tanh",
-        recurrent_activation: str = "sigmoid",
+        activation: Activation = "tanh",
+        recurrent_activation: Activation = "sigmoid",
         use_peepholes: bool = False,
         peephole_initializer: Any = None,
         use_layer_norm: bool = False,
@@ -155,13 +155,13 @@ class CudnnLSTM(_Gated):
         return_cell_sequences: bool = False,
         cell_zoneout: float = 0.0,
         recurrent_initializer: Any = None,
-        bias_mode: str = "double",
+        bias_mode: BiasMode = "double",
         return_sequences: bool = True,
         return_state: bool = False,
         go_backwards: bool = False,
         stateful: bool = False,
         time_major: bool = False,
-        algorithm: str = "auto",
+        algorithm: Algorithm = "auto",
         kernel_regularizer: Any = None,
         recurrent_regularizer: Any = None,
         bias_regularizer: Any = None,
@@ -260,8 +260,8 @@ class CudnnGRU(_Gated):
         self,
         num_layers: int,
         num_units: int,
-        input_mode: str = "linear_input",
-        direction: str = "unidirectional",
+        input_mode: InputMode = "linear_input",
+        direction: Direction = "unidirectional",
         dropout: float = 0.0,
         seed: int | None = None,
         dtype: Any = None,
@@ -270,18 +270,18 @@ class CudnnGRU(_Gated):
         name: str | None = None,
         *,
         reset_after: bool = True,
-        activation: str = "tanh",
-        recurrent_activation: str = "sigmoid",
+        activation: Activation = "tanh",
+        recurrent_activation: Activation = "sigmoid",
         use_layer_norm: bool = False,
         layer_norm_epsilon: float | None = None,
         recurrent_initializer: Any = None,
-        bias_mode: str = "double",
+        bias_mode: BiasMode = "double",
         return_sequences: bool = True,
         return_state: bool = False,
         go_backwards: bool = False,
         stateful: bool = False,
         time_major: bool = False,
-        algorithm: str = "auto",
+        algorithm: Algorithm = "auto",
         kernel_regularizer: Any = None,
         recurrent_regularizer: Any = None,
         bias_regularizer: Any = None,

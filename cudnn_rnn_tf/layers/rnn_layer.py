@@ -2,14 +2,14 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import _private_names, ops
-from cudnn_rnn_tf.config import HasConfig, RnnConfig
+from cudnn_rnn_tf.config import Algorithm, BiasMode, Direction, HasConfig, InputMode, RnnConfig
 from cudnn_rnn_tf.keras.registration import signed
 from cudnn_rnn_tf.layers import buffer_parts, opaque_kernel, tf_keras
 from cudnn_rnn_tf.layers.foreign_arguments import ChecksKeywords
@@ -141,8 +141,8 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         self,
         num_layers: int,
         num_units: int,
-        input_mode: str = "linear_input",
-        direction: str = "unidirectional",
+        input_mode: InputMode = "linear_input",
+        direction: Direction = "unidirectional",
         dropout: float = 0.0,
         seed: int | None = None,
         dtype: Any = None,
@@ -151,13 +151,13 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         name: str | None = None,
         *,
         recurrent_initializer: Any = None,
-        bias_mode: str = "double",
+        bias_mode: BiasMode = "double",
         return_sequences: bool = True,
         return_state: bool = False,
         go_backwards: bool = False,
         stateful: bool = False,
         time_major: bool = False,
-        algorithm: str = "auto",
+        algorithm: Algorithm = "auto",
         kernel_regularizer: Any = None,
         recurrent_regularizer: Any = None,
         bias_regularizer: Any = None,
@@ -258,7 +258,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
     # The configuration.
 
     @property
-    def input_mode(self) -> str:
+    def input_mode(self) -> InputMode:
         """The input mode as given; "auto_select" is resolved when the layer is built."""
         return self._config.input_mode if self.built else self._config_arguments["input_mode"]
 
@@ -271,7 +271,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         return self._config.zoneout
 
     @property
-    def bias_mode(self) -> str:
+    def bias_mode(self) -> BiasMode:
         return self._config.bias_mode
 
     @property
@@ -408,6 +408,19 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         results = [outputs, *(self._all_outputs(c, given, lengths, packing) for c in cells)]
         results += states if self.return_state else ()
         return tuple(results) if len(results) > 1 else outputs
+
+    if TYPE_CHECKING:  # That of Keras's layers takes anything.
+
+        def __call__(
+            self,
+            inputs: Any,
+            initial_state: Any = None,
+            sequence_lengths: Any = None,
+            mask: Any = None,
+            training: bool | None = None,
+            inputs_mask: Any = None,
+            resets: Any = None,
+        ) -> Any: ...
 
     def _seed_of_masks(self) -> tf.Tensor | None:
         has_masks = self.dropout > 0 or self._config.has_zoneout

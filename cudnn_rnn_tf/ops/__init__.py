@@ -3,13 +3,13 @@
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import _private_names
-from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.config import Algorithm, RnnConfig
 from cudnn_rnn_tf.ops.op_library import raw_ops
 
 # `forward` calls this function instead of the op, unless it is None.
@@ -18,11 +18,7 @@ _substitute: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.Con
 )
 # The functions that it calls where other packages' exporters trace a model, by format.
 substitutes_for_formats: dict[str, Callable[..., Any]] = {}
-# The values that `algorithm` may have.
-ALGORITHMS = (
-    *("auto", "standard", "persist_static", "persist_static_small_h"),
-    *("persistent", "cudnn"),
-)
+ALGORITHMS = get_args(Algorithm)
 
 
 def params_size(config: RnnConfig, name: str | None = None) -> tf.Tensor:
@@ -171,7 +167,7 @@ def forward(
     seed: tf.Tensor | None = None,
     time_major: bool = True,
     is_training: bool = True,
-    algorithm: str = "auto",
+    algorithm: Algorithm = "auto",
     may_keep_params: bool = False,
     return_cell_sequences: bool = False,
     name: str | None = None,

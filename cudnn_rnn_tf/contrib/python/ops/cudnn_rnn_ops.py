@@ -12,7 +12,7 @@ import tensorflow as tf
 import cudnn_rnn_tf.contrib.format_converters as _format_converters
 import cudnn_rnn_tf.contrib.saveable as _saveable
 import cudnn_rnn_tf.cudnn_rnn_ops as _models
-from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.config import Direction, InputMode, RnnConfig
 from cudnn_rnn_tf.constants import (
     CUDNN_GRU,
     CUDNN_INPUT_AUTO_MODE,
@@ -46,8 +46,8 @@ def _cudnn_rnn(
     rnn_mode: str,
     sequence_lengths: Any = None,
     time_major: bool = True,
-    input_mode: str = "linear_input",
-    direction: str = "unidirectional",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
     dropout: float = 0.0,
     seed: Any = 0,
     num_proj: int | None = None,
@@ -94,7 +94,7 @@ def check_input_mode(input_mode: str) -> None:
         raise ValueError(f"expected input_mode to be one of {known}, but received {input_mode!r}")
 
 
-def _get_num_params(rnn_mode: str, num_layers: int, direction: str) -> int:
+def _get_num_params(rnn_mode: str, num_layers: int, direction: Direction) -> int:
     """Returns how many matrices a network without projection has; it has as many biases."""
     config = RnnConfig(rnn_mode, num_layers, 1, 1, direction=direction)
     return len(config.layout.weight_shapes)
