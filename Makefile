@@ -1,8 +1,10 @@
+# make first  builds the package and runs a first test, without PyTorch
 # make run    trains the example model     make test   runs the tests, but for slow ones
-# make test-all  runs the slow ones as well, as is due where kernels have changed; before a release,
-#                with ARGS=--thorough
-# make lint   checks style and types       make wheel  builds and checks a wheel
+# make test-all  runs the slow ones as well, as is due where kernels or types have changed; before a
+#                release, with ARGS=--thorough
+# make lint   checks style and types, in parts such as make lint-mypy
 # make docs   builds the documentation as a web site, in build/site
+# make wheel  builds and checks a wheel
 # make fuzz   calls what is there as nobody would, ARGS=--seconds=600 for so long
 # make sanitize  does so with sanitizers built in, ARGS=--fast without the ops
 #
@@ -21,7 +23,13 @@ CXX_PROGRAMS = $(wildcard examples/*.cc tests/programs/*.cc tests/programs/*.h)
 BUILD_FILES = pyproject.toml CMakeLists.txt \
   pip_package/tensorflow_build_flags.py cudnn_rnn_tf/native/build_info.py.in
 
-.PHONY: run test test-all fuzz sanitize lint docs wheel clean
+LINTS = ruff-check ruff-format mypy clang-format zizmor
+
+.PHONY: first run test test-all fuzz sanitize lint $(LINTS:%=lint-%) docs wheel clean
+
+first: $(VENV)/.package
+	@$(PIP) install 'pytest<9.2'
+	$(BIN)/python -m pytest --quiet tests/ops/test_native.py
 
 run: $(VENV)/.package $(VENV)/.examples
 	$(BIN)/python examples/char_lm.py $(ARGS)
@@ -38,11 +46,17 @@ fuzz: $(VENV)/.package $(VENV)/.test
 sanitize: $(VENV)/.package
 	$(BIN)/python tests/sanitize.py $(ARGS)
 
-lint: $(VENV)/.dev
+lint: $(LINTS:%=lint-%)
+$(LINTS:%=lint-%): $(VENV)/.dev
+lint-ruff-check:
 	@$(BIN)/ruff check --quiet .
+lint-ruff-format:
 	@$(BIN)/ruff format --quiet --check .
+lint-mypy:
 	@$(BIN)/mypy
+lint-clang-format:
 	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) $(CXX_PROGRAMS)
+lint-zizmor:
 	@$(BIN)/zizmor --offline --quiet .github
 
 # With --quiet, MkDocs would count no warnings, and --strict would let them all pass.
@@ -67,7 +81,7 @@ $(VENV)/.created: | pip_package/install_system_packages.sh
 
 # What building, linting, documenting and making wheels need, each a dependency group.
 $(VENV)/.build $(VENV)/.dev $(VENV)/.docs $(VENV)/.wheel: $(VENV)/.%: $(VENV)/.created pyproject.toml
-	@echo "Downloading the tools of pyproject.toml's group $*"
+	@echo "Downloading pyproject.toml's group $*$(if $(filter build,$*), and TensorFlow: 0.6 GB)"
 	@$(PIP) install --group $*
 	@touch $@
 

@@ -233,12 +233,6 @@ def test_source_distribution_has_all_files(build_backend, tmp_path):
     assert tracked <= packed
 
 
-def test_hooks_before_commits_are_of_the_versions_of_lint(pyproject):
-    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
-    used = re.findall(r"additional_dependencies: \[(.*)\]", hooks)
-    assert set(used) == set(pyproject["dependency-groups"]["dev"])
-
-
 # Building.
 
 
