@@ -233,9 +233,9 @@ def _network(row: dict[str, Any]) -> Row:
 
 def _cells(row: dict[str, Any], names: list[str]) -> Iterator[str]:
     yield str(_network(row)) + (", lengths" if row["lengths"] else "")
+    yield f"{_lost(row):.2f}"
     for name in names:
         yield f"{row['ms'][name]:.3f}" if name in row["ms"] else "–"
-    yield f"{_lost(row):.2f}"
 
 
 def page(path: pathlib.Path) -> str:
@@ -273,7 +273,7 @@ def page(path: pathlib.Path) -> str:
         " cannot run the network. `auto` is timed beside the algorithm that it stands for, and"
         " differs from it as host and GPU vary.",
         pages.table(
-            ["network", *names, "auto / fastest"],
+            ["network", "auto / fastest", *names],
             [list(_cells(row, names)) for row in rows if _lost(row) > 1.05],
         ),
     ]
@@ -285,7 +285,7 @@ def page(path: pathlib.Path) -> str:
             f" {min(gains):.2f} times."
         )
         cells = [list(_cells(row, names)) for row in of_deep_bench]
-        text.append(pages.table(["network", *names, "auto / fastest"], cells))
+        text.append(pages.table(["network", "auto / fastest", *names], cells))
     text.append("Written by `python -m benchmarks.gpu_rule --report`.")
     return "\n\n".join(text) + "\n"
 

@@ -103,16 +103,19 @@ def _means(ratios: Iterable[float | None]) -> str:
 def _times_table(times: Times, chosen: Sequence[Model], training: bool) -> str:
     cells = []
     for model in chosen:
-        row: dict[str, Any] = {"model": model.title, "network": network(model)}
+        fast, part = ratio(times, model, training), share(times, model, training)
+        row: dict[str, Any] = {
+            "model": model.title,
+            "times as fast": f"{fast:.2f}" if fast else "–",
+        }
+        if model.row.type in PEAK_FLOPS:
+            row["share"] = f"{part:.0%}" if part else "–"
+        row["network"] = network(model)
         for system, title in SYSTEMS.items():
             measured = times.get((model.name, system, training))
             row[f"{title}, ms"] = f"{measured.milliseconds:.3g}" if measured else "–"
             if system != OURS:
                 row[f"{title}, ms"] += f" ({measured.variant})" if measured else ""
-        fast, part = ratio(times, model, training), share(times, model, training)
-        row["times as fast"] = f"{fast:.2f}" if fast else "–"
-        if model.row.type in PEAK_FLOPS:
-            row["share"] = f"{part:.0%}" if part else "–"
         cells.append(row)
     return pages.table_of(cells)
 

@@ -239,8 +239,8 @@ def measured_gains() -> set[tuple[float, float]]:
         found += re.findall(r"(?:training|inference) ([\d.]+) \(least ([\d.]+)\)", text)
         for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
             rows = [line.strip("|\n ").split(" | ") for line in table.splitlines()]
-            if rows[0][1:3] == ["this package", "compiled"]:
-                ratios = [float(row[4]) / float(row[1]) for row in rows[2:]]
+            if rows[0][2:4] == ["this package", "compiled"]:
+                ratios = [float(row[5]) / float(row[2]) for row in rows[2:]]
                 found.append((statistics.geometric_mean(ratios), min(ratios)))
             if rows[-1][0] == "geometric mean":
                 columns = zip(*(row[1:] for row in rows[2:]), strict=True)
