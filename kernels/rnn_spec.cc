@@ -29,7 +29,8 @@ constexpr std::array<CellKind, sizeof...(Cells)> MakeKinds(Row<Cells>... row) {
     row.kind.gates_of_h = Cells::kGatesOfH, row.kind.num_slots = Cells::kSlots,
     row.kind.resets_before = Cells::kResetsBefore,
     row.kind.has_c = Cells::kHasC, row.kind.reads_h = Cells::kReadsH,
-    row.kind.num_vectors = Cells::kVectors, row.kind.num_norms = Cells::kNorms),
+    row.kind.bounds_h = Cells::kBoundsH, row.kind.num_vectors = Cells::kVectors,
+    row.kind.num_norms = Cells::kNorms),
    ...);
   return {row.kind...};
 }

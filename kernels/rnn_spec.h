@@ -97,23 +97,6 @@ bool ParseName(std::string_view name, Enum* value) {
   return false;
 }
 
-// Whether h is at most 1 or its initial value, as it is but for ReLU where all
-// activations are the kinds' own.
-inline bool BoundsH(RnnMode mode, Activation activation, Activation of_gates) {
-  const auto has_bound = [](Activation each) {
-    return each != Activation::kRelu && each != Activation::kLinear &&
-           each != Activation::kElu;
-  };
-  // A GRU's h is a mean of two numbers only if a gate is at least 0.
-  const bool is_mean = mode == RnnMode::kGru ||
-                       mode == RnnMode::kGruResetBefore ||
-                       mode == RnnMode::kGruLayerNorm;
-  const bool is_signed =
-      of_gates == Activation::kTanh || of_gates == Activation::kSoftsign;
-  return mode != RnnMode::kRnnRelu && has_bound(activation) &&
-         has_bound(of_gates) && !(is_mean && is_signed);
-}
-
 // What is known of a kind of cell. Its arithmetic is in kernels/cells/.
 struct CellKind {
   RnnMode mode;
@@ -126,7 +109,7 @@ struct CellKind {
   // The following are those of the type, which cells.h describes.
   int64_t num_gates = 0, joint_gates = 0, gates_of_h = 0, num_slots = 0,
           num_vectors = 0, num_norms = 0;
-  bool resets_before = false, has_c = false, reads_h = false;
+  bool resets_before = false, has_c = false, reads_h = false, bounds_h = false;
 
   // Whether the recurrent side of the last gate has a slot after the gates.
   bool splits_gate() const { return joint_gates < gates_of_h; }
@@ -172,8 +155,17 @@ struct RnnSpec {
   bool is_in_cudnn() const {
     return kind().is_in_cudnn() && has_own_activations() && !has_zoneout();
   }
+  // Whether h is at most 1 or its initial value. That of a cell that reads h is
+  // a mean of two numbers, if a gate is at least 0.
   bool bounds_h() const {
-    return BoundsH(rnn_mode, activation, recurrent_activation);
+    const auto has_bound = [](Activation each) {
+      return each != Activation::kRelu && each != Activation::kLinear &&
+             each != Activation::kElu;
+    };
+    const bool is_signed = recurrent_activation == Activation::kTanh ||
+                           recurrent_activation == Activation::kSoftsign;
+    return kind().bounds_h && has_bound(activation) &&
+           has_bound(recurrent_activation) && !(kind().reads_h && is_signed);
   }
   // Says what cuDNN lacks, if it is not.
   std::string LackOfCudnn() const;

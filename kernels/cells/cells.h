@@ -29,6 +29,9 @@
 // reads h sets `carry_h` to the gradient that goes to the previous h without
 // passing a gate.
 //
+// kBoundsH, which every cell says for itself, is whether its own activations
+// keep h at most 1, or at most its first value.
+//
 // A cell may have kVectors vectors of weights, with one number of each unit.
 // VectorGradients sets what a step adds to their gradients, given the dz that
 // Backward has computed and c after and before the step.

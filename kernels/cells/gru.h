@@ -1,7 +1,7 @@
 // The gates are the reset gate, the update gate and the candidate, whose
 // recurrent side the reset gate multiplies.
 struct Gru : CellShape<3, 2> {
-  static constexpr bool kReadsH = true;
+  static constexpr bool kReadsH = true, kBoundsH = true;
 
   template <typename F, typename V>
   static void Forward(const F& f, const V* z, V* h, V*, V* kept) {

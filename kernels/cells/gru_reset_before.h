@@ -1,7 +1,7 @@
 // A GRU whose reset gate multiplies h before the candidate's recurrent matrix
 // does.
 struct GruResetBefore : CellShape<3, 2, /*resets_before=*/true> {
-  static constexpr bool kReadsH = true;
+  static constexpr bool kReadsH = true, kBoundsH = true;
 
   template <typename F, typename V>
   static void ResetForward(const F& f, const V* z, V h, V* kept) {

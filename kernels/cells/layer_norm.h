@@ -31,7 +31,7 @@ struct Norm {
 
 // The normalised c is handed on, as in TensorFlow 1's LayerNormBasicLSTMCell.
 struct LstmLayerNorm : CellShape<4> {
-  static constexpr bool kHasC = true;
+  static constexpr bool kHasC = true, kBoundsH = true;
   static constexpr int kNorms = 5, kVectors = 2 * kNorms, kOuterGate = 3;
 
   template <typename F, typename V>
@@ -66,7 +66,7 @@ struct LstmLayerNorm : CellShape<4> {
 };
 
 struct GruLayerNorm : CellShape<3, 2> {
-  static constexpr bool kReadsH = true;
+  static constexpr bool kReadsH = true, kBoundsH = true;
   static constexpr int kNorms = 3, kVectors = 2 * kNorms, kOuterGate = 1;
 
   template <typename F, typename V>

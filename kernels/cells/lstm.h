@@ -1,7 +1,7 @@
 // The gates are the input gate, the forget gate, the candidate and the output
 // gate. Where c is read, it is limited, but it is handed on as it is.
 struct Lstm : CellShape<4> {
-  static constexpr bool kHasC = true;
+  static constexpr bool kHasC = true, kBoundsH = true;
 
   template <typename F, typename V>
   static void Forward(const F& f, const V* z, V* h, V* c, V* kept) {

@@ -1,5 +1,7 @@
 // Plain recurrent networks, which have one gate.
 struct RnnTanh : CellShape<1> {
+  static constexpr bool kBoundsH = true;
+
   template <typename F, typename V>
   static void Forward(const F& f, const V* z, V* h, V*, V* kept) {
     *h = kept[0] = f.Activate(z[0]);
@@ -21,6 +23,8 @@ struct RnnTanh : CellShape<1> {
 };
 
 struct RnnRelu : RnnTanh {
+  static constexpr bool kBoundsH = false;
+
   template <typename F, typename V>
   static void Forward(const F& f, const V* z, V* h, V*, V* kept) {
     *h = kept[0] = f.Relu(z[0]);

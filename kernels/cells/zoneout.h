@@ -10,10 +10,15 @@ struct Zoneout : Cell {
   static void Forward(const F& f, const V* z, V* h, V* c, V* kept) {
     V new_h = *h, new_c = *c;
     Cell::Forward(f, z, &new_h, &new_c, kept);
-    *h = f.Between(f.Zone(0), *h, new_h);
+    *h = Mixed(f, 0, *h, new_h);
     if constexpr (Cell::kHasC) {
-      *c = f.Between(f.Zone(1), f.Limit(*c), f.Limit(new_c));
+      *c = Mixed(f, 1, f.Limit(*c), f.Limit(new_c));
     }
+  }
+  // Unlike F's Between, this is exact where all stays, or nothing.
+  template <typename F, typename V>
+  static V Mixed(const F& f, int state, V before, V now) {
+    return f.Zone(state) * before + f.OneMinus(f.Zone(state)) * now;
   }
 
   template <typename Inner, typename Factor>

@@ -37,12 +37,14 @@ inline std::string CellMacro(RnnMode mode, bool has_zoneout = false) {
   const std::string type = KindOf(mode).type;
   return "CELL=" + (has_zoneout ? "Zoneout<" + type + ">" : type);
 }
-inline std::vector<std::string> ActivationMacros(Activation activation,
-                                                 Activation recurrent) {
-  std::vector<std::string> macros;
+// All macros that a kernel with a network's cells is compiled with.
+inline std::vector<std::string> CellMacros(const RnnSpec& spec,
+                                           RnnDataType dtype) {
+  std::vector<std::string> macros = {
+      TypeMacro(dtype), CellMacro(spec.rnn_mode, spec.has_zoneout())};
   for (const auto& [name, value] :
-       {std::pair("ACTIVATION=", activation),
-        std::pair("RECURRENT_ACTIVATION=", recurrent)}) {
+       {std::pair("ACTIVATION=", spec.activation),
+        std::pair("RECURRENT_ACTIVATION=", spec.recurrent_activation)}) {
     if (value == Activation::kOwn) continue;
     macros.push_back(name + std::to_string(static_cast<int>(value)));
   }

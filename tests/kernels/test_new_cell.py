@@ -10,6 +10,8 @@ import test_persistent_kernels as persistent
 # This is what a plain cell with tanh computes, in other words.
 CELL = """
 struct Toy : CellShape<1> {
+  static constexpr bool kBoundsH = true;
+
   template <typename F, typename V>
   static void Forward(const F& f, const V* z, V* h, V*, V* kept) {
     *h = kept[0] = f.OneMinus(f.OneMinus(f.Activate(z[0])));

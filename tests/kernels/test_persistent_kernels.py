@@ -123,7 +123,8 @@ SHAPES = [
     Shape("lstm", "bfloat16", 90, 12, 0, 8, 2, 2, 1, 0, 2, 1, slices=4),
     Shape("gru", "float16", 120, 8, 0, 16, 1, 2, 2, 1, 1, 1, slices=2),
     Shape("rnn_tanh", "float16", 125, 8, 0, 16, 1, 1, 1, 1, 1, 1, slices=2),
-    Shape("lstm", "float32", 61, 8, 0, 8, 2, 2, 1, 1, 2, 1, products=3, slices=4),
+    # Of this one, a block has more maxima of gradients than threads.
+    Shape("lstm", "float32", 61, 8, 0, 8, 4, 2, 1, 1, 2, 1, products=3, slices=4),
     Shape("gru", "float32", 110, 8, 0, 16, 1, 3, 1, 1, 2, 1, products=3, slices=2),
     Shape("lstm", "float16", 120, 4, 0, 32, 3, 8, 1, 2, 4, 1, has_warpgroups=1),
     Shape(
@@ -195,11 +196,14 @@ class _Sequences(ctypes.Structure):
     ]
 
 
+OF_BOTH = "recurrent_weights projection vectors gates cells norms first_h first_c "
+
+
 def _arguments(pointers: str, directions: int) -> type[ctypes.Structure]:
     direction = type(
         "Direction",
         (ctypes.Structure,),
-        {"_fields_": [(name, ctypes.c_void_p) for name in pointers.split()]},
+        {"_fields_": [(name, ctypes.c_void_p) for name in (OF_BOTH + pointers).split()]},
     )
     fields = [
         ("part", _Part),
@@ -213,14 +217,12 @@ def _arguments(pointers: str, directions: int) -> type[ctypes.Structure]:
 
 
 FORWARD = _arguments(
-    "recurrent_weights projection vectors input_bias recurrent_bias gates input_weights input "
-    "cells unprojected first_h first_c output last_h last_c all_c norms",
+    "input_bias recurrent_bias input_weights input unprojected output last_h last_c all_c",
     8,
 )
 BACKWARD = _arguments(
-    "recurrent_weights projection vectors gates cells first_h first_c output output_backprop "
-    "last_h_backprop last_c_backprop first_h_backprop first_c_backprop bias_sums "
-    "projected_backprop all_c_backprop norms vector_sums",
+    "output output_backprop last_h_backprop last_c_backprop all_c_backprop first_h_backprop "
+    "first_c_backprop projected_backprop bias_sums vector_sums",
     2,
 )
 
@@ -245,6 +247,7 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
         f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{kernel}.cu"',
         *("-DIS_TRAINING", "-DIS_FORWARD") * is_forward,
         f"-DNUM_UNITS={shape.num_units}",
+        f"-DITEMS={1 if shape.dtype == 'float32' and shape.products < 3 else 2}",
         f"-DTEAM={shape.team}",
         f"-DIS_CLUSTER={shape.is_cluster}",
         f"-DBLOCK_UNITS={shape.block_units}",

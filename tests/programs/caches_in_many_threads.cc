@@ -74,13 +74,10 @@ namespace {
 
 void GetPersistentKernels(int use) {
   persistent::Kernel kernel;
-  const persistent::KernelRequest request = {
-      RnnMode::kLstm,        RnnDataType::kFloat16,
-      /*allow_tf32=*/true,
-      /*is_backward=*/false,
-      /*is_training=*/true,  64,
-      /*num_dirs=*/1,        1 + use % 50,
-      /*num_layers=*/1};
+  persistent::KernelRequest request = {{}, /*allow_tf32=*/true, false};
+  request.problem.dtype = RnnDataType::kFloat16;
+  request.problem.spec.num_units = 64;
+  request.problem.batch_size = 1 + use % 50;
   persistent::Division division;
   Check(persistent::Kernel::Divide(request, device_limits, &division).ok() &&
             persistent::Kernel::Get(request, device_limits, &division, &kernel)

@@ -86,12 +86,16 @@ void AddJob(const std::string& file, const NamedGpu& gpu,
 void AddPersistent(const NamedGpu& gpu, const std::string& architecture,
                    RnnMode mode, const Type& type, int units, int dirs,
                    int batch, int layers, std::vector<Job>* jobs) {
+  RnnProblem problem;
+  problem.spec.rnn_mode = mode;
+  problem.spec.num_units = units;
+  problem.spec.direction = static_cast<Direction>(dirs - 1);
+  problem.dtype = type.dtype;
+  problem.batch_size = batch;
   for (const bool is_backward : {false, true}) {
     if (is_backward && layers > 1) continue;
     const std::vector<persistent::Division> divisions = persistent::Divisions(
-        {mode, type.dtype, !type.is_exact, is_backward,
-         /*is_training=*/true, units, dirs, batch, layers},
-        gpu.limits);
+        {problem, !type.is_exact, is_backward, layers}, gpu.limits);
     if (divisions.empty()) continue;
     std::vector<std::string> macros =
         persistent::ShapeMacros(persistent::ChooseDivision(divisions)->shape);

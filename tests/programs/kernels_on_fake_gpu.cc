@@ -80,9 +80,11 @@ KernelRequest NextRequest() {
   static int batch_size = 0;
   ++batch_size;
   being_checked = std::to_string(batch_size) + " sequences";
-  return {
-      RnnMode::kLstm,      RnnDataType::kFloat16,
-      /*allow_tf32=*/true, batch_size % 2 == 0,   true, 256, 1, batch_size, 1};
+  KernelRequest request = {{}, /*allow_tf32=*/true, batch_size % 2 == 0};
+  request.problem.dtype = RnnDataType::kFloat16;
+  request.problem.spec.num_units = 256;
+  request.problem.batch_size = batch_size;
+  return request;
 }
 
 void CheckClusters(const DeviceLimits& limits) {
@@ -104,11 +106,11 @@ void CheckClusters(const DeviceLimits& limits) {
     launched.clear();
     persistent::BackwardArguments backward = {};
     persistent::ForwardArguments forward = {};
-    Check((request.is_backward
-               ? kernel.Enqueue(nullptr, 4, 1, nullptr, &backward.part)
-               : kernel.Enqueue(nullptr, 4, 1, nullptr, &forward.part))
-              .ok(),
-          "a launch");
+    Check(
+        (request.is_backward ? kernel.Enqueue(nullptr, 4, 1, nullptr, &backward)
+                             : kernel.Enqueue(nullptr, 4, 1, nullptr, &forward))
+            .ok(),
+        "a launch");
     const std::vector<CUlaunchAttributeID> expected =
         !kernel.shape().is_cluster
             ? std::vector{CU_LAUNCH_ATTRIBUTE_COOPERATIVE}
@@ -167,15 +169,12 @@ void CheckDivisions() {
     Check(largest_cluster == gpu.limits.largest_cluster, "a known cluster");
     for (int i = 0; i < 50; ++i) {
       KernelRequest request = {
-          RnnMode::kLstm,
-          i % 2 == 0 ? RnnDataType::kFloat32 : RnnDataType::kFloat16,
-          /*allow_tf32=*/i % 4 < 2,
-          /*is_backward=*/false,
-          /*is_training=*/true,
-          static_cast<int>(1 + random() % 1200),
-          static_cast<int>(1 + random() % 2),
-          static_cast<int>(1 + random() % 90),
-          i % 5 == 0 ? 3 : 1};
+          {}, /*allow_tf32=*/i % 4 < 2, false, i % 5 == 0 ? 3 : 1};
+      request.problem.dtype =
+          i % 2 == 0 ? RnnDataType::kFloat32 : RnnDataType::kFloat16;
+      request.problem.spec.num_units = 1 + random() % 1200;
+      request.problem.spec.direction = static_cast<Direction>(random() % 2);
+      request.problem.batch_size = 1 + random() % 90;
       being_checked = gpu.name;
       for (const bool is_backward : {false, true}) {
         request.is_backward = is_backward;
@@ -186,7 +185,7 @@ void CheckDivisions() {
                                                 : gpu.limits.multiprocessors),
                 "a team's size");
           // By this, the host limits steps to what a block can count.
-          Check(shape.block_units <= request.num_units + 7, "a block's units");
+          Check(shape.block_units <= request.units() + 7, "a block's units");
           Check((is_backward
                      ? shape.backward_shared_bytes()
                      : shape.forward_shared_bytes()) <= gpu.limits.shared_bytes,
@@ -213,10 +212,11 @@ void PrintSizes() {
           {RnnDataType::kFloat32, true},
           {RnnDataType::kFloat32, false}}) {
       int units = 0;
-      KernelRequest request = {
-          RnnMode::kLstm, dtype, allow_tf32, false, true, 0, 1, 64, 1};
+      KernelRequest request = {{}, allow_tf32, false};
+      request.problem.dtype = dtype;
+      request.problem.batch_size = 64;
       const auto fits = [&](int step) {
-        request.num_units = units + step;
+        request.problem.spec.num_units = units + step;
         request.is_backward = false;
         if (persistent::Divisions(request, gpu.limits).empty()) return false;
         request.is_backward = true;

@@ -276,7 +276,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     };
     load_inputs(steps - 1);
     if (kHasPowers) {
-      if (thread < (kHasBands ? 4 : 2) * kRows) largest_of_rows[thread] = 0;
+      for (int i = thread; i < (kHasBands ? 4 : 2) * kRows; i += kThreads) {
+        largest_of_rows[i] = 0;
+      }
       SynchronizeBlock();
     }
     PeerMemory peers[kGroups];

@@ -1,8 +1,6 @@
 // The forward and the backward kernel share this file.
 //
-// Whoever compiles sets the macros NUM_UNITS, TEAM, IS_CLUSTER, BLOCK_UNITS,
-// WARPS, SPLITS, ROW_TILES, RESIDENT_PAIRS, IS_STACK, PRODUCTS, SLICES,
-// SLOTS, WARPGROUPS and NORMS, the fields of a Shape, and those of
+// Whoever compiles sets the macros of CRNN_SHAPE_FIELDS and those of
 // cell_functions.cuh, defines HAS_RESETS if there are resets, and
 // CELL_SEQUENCES as the number of directions if the c of all steps go to the
 // caller.
@@ -11,17 +9,16 @@
 
 #include "cell_functions.cuh"
 #include "sequences.cuh"
+#include "shape.h"
 
 using cudnn_rnn_tf::persistent::Part;
 using cudnn_rnn_tf::persistent::Shape;
 
+#define CRNN_VALUE(name, macro) macro,
+constexpr Shape kShape = {CRNN_SHAPE_FIELDS(CRNN_VALUE)};
+#undef CRNN_VALUE
 // The numbers in a word: of the data, and of what products read.
-constexpr int kItems = sizeof(Word) / sizeof(Item);
-constexpr int kOperands = PRODUCTS == Shape::kHalves ? 2 : kItems;
-constexpr Shape kShape = {NUM_UNITS,      kOperands,  TEAM,     IS_CLUSTER,
-                          BLOCK_UNITS,    WARPS,      SPLITS,   ROW_TILES,
-                          RESIDENT_PAIRS, IS_STACK,   PRODUCTS, SLICES,
-                          SLOTS,          WARPGROUPS, NORMS};
+constexpr int kItems = sizeof(Word) / sizeof(Item), kOperands = kShape.items;
 
 #if defined(HAS_RESETS)
 constexpr bool kHasResets = true;

@@ -64,16 +64,13 @@ constexpr double kSplitProducts = 6.0;
 // The ways to multiply.
 std::vector<int> WaysToMultiply(const KernelRequest& request,
                                 const DeviceLimits& gpu) {
-  if (request.dtype != RnnDataType::kFloat32) return {Shape::kDirect};
+  if (!request.is_float()) return {Shape::kDirect};
   if (!HasTf32(gpu.architecture)) return {Shape::kFused};
   if (request.allow_tf32) {
     // The h of ReLU networks and their like has no bound. In the backward
     // passes of small layers, finding the largest gradients takes longer than
     // it saves.
-    if (!BoundsH(request.rnn_mode, request.activation,
-                 request.recurrent_activation)) {
-      return {Shape::kDirect};
-    }
+    if (!request.problem.spec.bounds_h()) return {Shape::kDirect};
     if (!request.is_backward) return {Shape::kHalves};
     return {Shape::kHalves, Shape::kDirect};
   }
@@ -352,8 +349,9 @@ double Cycles(const KernelRequest& request, const DeviceLimits& gpu,
       CeilDiv(cost.registers + 8 * cost.tiles * shape.resident_pairs, 8) * 8;
   const int room = std::min(gpu.registers / (32 * shape.warps * registers),
                             BlocksWithMemory(gpu, shared_bytes));
-  const int teams = CeilDiv(request.batch_size, shape.rows()) *
-                    request.num_dirs * shape.Stages(request.num_layers);
+  const int teams = CeilDiv(request.batch_size(), shape.rows()) *
+                    static_cast<int>(request.problem.spec.num_dirs()) *
+                    shape.Stages(request.num_layers);
   const int turns = CeilDiv(teams, TeamsAtOnce(gpu, shape));
   const int together = std::clamp(room, 1, turns);
   return CeilDiv(turns, together) *
@@ -366,6 +364,7 @@ std::vector<Division> Divisions(const KernelRequest& request,
                                 const DeviceLimits& gpu) {
   std::vector<Division> divisions;
   const bool is_backward = request.is_backward;
+  const CellKind& kind = request.problem.spec.kind();
   const int least_team = HasClusters(gpu) ? kLeastTeam : 2;
   struct Way {
     int splits, products, slices;
@@ -380,9 +379,9 @@ std::vector<Division> Divisions(const KernelRequest& request,
     }
     // Only Hopper has such products, of operands in 16 bits.
     const bool is_in_16_bits =
-        products == Shape::kHalves || request.dtype != RnnDataType::kFloat32;
-    if (gpu.architecture != 90 || !is_in_16_bits || request.num_layers > 1 ||
-        request.num_units < kFewestInClusters) {
+        products == Shape::kHalves || !request.is_float();
+    if (gpu.architecture != 90 || !is_in_16_bits || request.is_stack() ||
+        request.units() < kFewestInClusters) {
       continue;
     }
     for (const int slices : {1, 2, 4}) {
@@ -399,33 +398,31 @@ std::vector<Division> Divisions(const KernelRequest& request,
           const bool is_for_warpgroups =
               is_cluster ? warps >= 8 && warps % 4 == 0 && slices == 1
                          : (warps == 8 || warps == 12) && row_tiles < 5 &&
-                               request.num_units >= kFewestInGrids;
+                               request.units() >= kFewestInGrids;
           if (has_warpgroups ? row_tiles == 1 || !is_for_warpgroups
                              : row_tiles == 3 || row_tiles == 5) {
             continue;
           }
           Shape shape = {};
-          shape.units = request.num_units;
-          shape.items = request.dtype == RnnDataType::kFloat32 &&
-                                products != Shape::kHalves
-                            ? 1
-                            : 2;
+          shape.units = request.units();
+          shape.items =
+              request.is_float() && products != Shape::kHalves ? 1 : 2;
           shape.team = team;
           shape.is_cluster = is_cluster;
           shape.warps = warps;
           shape.splits = splits;
           shape.row_tiles = row_tiles;
-          shape.is_stack = request.num_layers > 1;
+          shape.is_stack = request.is_stack();
           shape.products = products;
           shape.slices = slices;
           shape.has_warpgroups = has_warpgroups;
-          shape.norms = static_cast<int>(KindOf(request.rnn_mode).num_norms);
+          shape.norms = static_cast<int>(kind.num_norms);
           if (shape.norms > 0 &&
               (shape.has_bands() || has_warpgroups || shape.is_stack)) {
             continue;
           }
           shape.slots = shape.has_bands() && !has_warpgroups
-                            ? KindOf(request.rnn_mode).num_gates
+                            ? static_cast<int>(kind.num_gates)
                             : 4;
           const int chunk_units = shape.chunk_units();
           shape.block_units =
@@ -449,14 +446,14 @@ std::vector<Division> Divisions(const KernelRequest& request,
           if (shape.is_stack &&
               (!is_cluster || shape.units % shape.data_chunk_units() != 0 ||
                shape.forward_thread_chunks() > kMostChunks ||
-               CeilDiv(request.batch_size, shape.rows()) *
+               CeilDiv(request.batch_size(), shape.rows()) *
                        shape.Stages(request.num_layers) >
                    TeamsAtOnce(gpu, shape))) {
             continue;
           }
           const PassCost cost =
               is_backward ? BackwardCost(gpu, shape)
-                          : ForwardCost(gpu, shape, request.batch_size);
+                          : ForwardCost(gpu, shape, request.batch_size());
           const int room = RegistersOfThread(gpu, warps) - cost.registers;
           if (room < 0 || cost.useful_warps < warps || warps % splits != 0 ||
               (is_backward && splits > 1)) {
@@ -502,24 +499,9 @@ const Division* ChooseDivision(const std::vector<Division>& divisions) {
 }
 
 std::vector<std::string> ShapeMacros(const Shape& shape) {
-  std::vector<std::string> macros;
-  for (const auto& [name, value] : {std::pair("NUM_UNITS", shape.units),
-                                    {"TEAM", shape.team},
-                                    {"IS_CLUSTER", shape.is_cluster},
-                                    {"BLOCK_UNITS", shape.block_units},
-                                    {"WARPS", shape.warps},
-                                    {"SPLITS", shape.splits},
-                                    {"ROW_TILES", shape.row_tiles},
-                                    {"RESIDENT_PAIRS", shape.resident_pairs},
-                                    {"IS_STACK", shape.is_stack},
-                                    {"PRODUCTS", shape.products},
-                                    {"SLICES", shape.slices},
-                                    {"SLOTS", shape.slots},
-                                    {"WARPGROUPS", shape.has_warpgroups},
-                                    {"NORMS", shape.norms}}) {
-    macros.push_back(std::string(name) + '=' + std::to_string(value));
-  }
-  return macros;
+#define CRNN_MACRO(name, macro) #macro "=" + std::to_string(shape.name),
+  return {CRNN_SHAPE_FIELDS(CRNN_MACRO)};
+#undef CRNN_MACRO
 }
 
 }  // namespace persistent

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kernels/gpu/device_limits.h"
-#include "kernels/gpu/persistent/arguments.h"
-#include "kernels/rnn_spec.h"
+#include "kernels/gpu/persistent/shape.h"
+#include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
 namespace persistent {
@@ -16,19 +16,15 @@ namespace persistent {
 // This says what a kernel is made for: a pass, forward or backward, through all
 // directions of a layer or, forward only, through a stack of layers.
 struct KernelRequest {
-  RnnMode rnn_mode;
-  RnnDataType dtype;
+  RnnProblem problem;
   bool allow_tf32;  // Of no meaning to half types.
   bool is_backward;
-  bool is_training;
-  int num_units;
-  int num_dirs;
-  int batch_size;
-  int num_layers;  // 1, or the layers of a stack, which run at once.
-  bool has_resets = false;
-  bool has_cell_sequences = false;
-  Activation activation = Activation::kOwn;
-  Activation recurrent_activation = Activation::kOwn;
+  int num_layers = 1;  // Of a stack, which run at once.
+
+  int units() const { return static_cast<int>(problem.spec.num_units); }
+  int batch_size() const { return static_cast<int>(problem.batch_size); }
+  bool is_float() const { return problem.dtype == RnnDataType::kFloat32; }
+  bool is_stack() const { return num_layers > 1; }
 };
 
 // A way to run a layer or a stack, and an estimate of the cycles that a step of

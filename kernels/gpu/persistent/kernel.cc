@@ -1,7 +1,6 @@
 #include "kernels/gpu/persistent/kernel.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -28,12 +27,18 @@ std::string Describe(const KernelRequest& request, const Shape& shape,
                      const DeviceLimits& limits) {
   const char* const types[] = {"float64", shape.is_exact() ? "float32" : "TF32",
                                "float16", "bfloat16"};
-  return std::string(KindOf(request.rnn_mode).name) + ", " +
-         std::to_string(request.num_units) + " units, " +
-         types[static_cast<int>(request.dtype)] + ", " +
+  const RnnProblem& problem = request.problem;
+  const RnnSpec& spec = problem.spec;
+  std::string what = spec.kind().name;
+  for (const Activation each : {spec.activation, spec.recurrent_activation}) {
+    if (each != Activation::kOwn) what += std::string(" ") + NameOf(each);
+  }
+  return what + ", " + std::to_string(spec.num_units) + " units, " +
+         types[static_cast<int>(problem.dtype)] + ", " +
          (request.is_backward   ? "backward"
-          : request.is_training ? "forward"
+          : problem.is_training ? "forward"
                                 : "inference") +
+         (problem.has_resets ? " with resets" : "") +
          (shape.is_stack     ? "\tlayers at the same time, clusters of "
           : shape.is_cluster ? "\tclusters of "
                              : "\tteams of ") +
@@ -97,7 +102,7 @@ RnnStatus Kernel::Divide(const KernelRequest& request,
   const std::vector<Division> divisions = Divisions(request, limits);
   const Division* const best = ChooseDivision(divisions);
   if (best == nullptr) {
-    return Unsupported("layers of " + std::to_string(request.num_units) +
+    return Unsupported("layers of " + std::to_string(request.units()) +
                        " units of this type: the weights do not fit the GPU's "
                        "multiprocessors");
   }
@@ -116,17 +121,14 @@ RnnStatus Kernel::Compile(const KernelRequest& request,
   kernel->teams_at_once_ = 0;
   if (shape.is_cluster && shape.team > limits.largest_cluster) return {};
   const char* const name = request.is_backward ? "backward" : "forward";
-  std::vector<std::string> macros = ShapeMacros(shape);
-  macros.push_back(TypeMacro(request.dtype));
-  macros.push_back(CellMacro(request.rnn_mode));
-  for (const std::string& macro :
-       ActivationMacros(request.activation, request.recurrent_activation)) {
-    macros.push_back(macro);
-  }
-  if (request.is_training) macros.push_back("IS_TRAINING");
-  if (request.has_resets) macros.push_back("HAS_RESETS");
-  if (request.has_cell_sequences) {
-    macros.push_back("CELL_SEQUENCES=" + std::to_string(request.num_dirs));
+  const RnnProblem& problem = request.problem;
+  std::vector<std::string> macros = CellMacros(problem.spec, problem.dtype);
+  for (const std::string& macro : ShapeMacros(shape)) macros.push_back(macro);
+  if (problem.is_training) macros.push_back("IS_TRAINING");
+  if (problem.has_resets) macros.push_back("HAS_RESETS");
+  if (problem.has_cell_sequences) {
+    macros.push_back("CELL_SEQUENCES=" +
+                     std::to_string(problem.spec.num_dirs()));
   }
   CRNN_RETURN_IF_ERROR(
       CompileKernel(std::string(name) + ".cu", name, macros, &kernel->kernel_));
@@ -223,15 +225,13 @@ CUlaunchConfig Kernel::Config(const Grid& grid, CUstream stream,
 }
 
 RnnStatus Kernel::Enqueue(CUstream stream, int shares, int at_once, void* ring,
-                          Part* arguments) const {
+                          PassArguments* arguments) const {
   const Grid most = MostAtOnce(shares, at_once);
   const size_t bytes = ring_bytes(shares, at_once);
-  arguments->ring = ring;
-  static_assert(offsetof(ForwardArguments, part) == 0, "");
-  static_assert(offsetof(BackwardArguments, part) == 0, "");
-  void* parameters[] = {arguments};
+  arguments->part.ring = ring;
+  void* parameters[] = {arguments};  // What is derived begins with its base.
   for (int d = 0; d < at_once; d += most.dirs) {
-    arguments->first_direction = d;
+    arguments->part.first_direction = d;
     CUlaunchAttribute attribute;
     CUlaunchConfig config = Config(most, stream, &attribute);
     if (bytes > 0) {

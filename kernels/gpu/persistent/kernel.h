@@ -52,10 +52,9 @@ class Kernel {
   // the layer's directions or the stack's stages.
   size_t ring_bytes(int shares, int at_once) const;
   // Enqueues the kernel. `arguments` are ForwardArguments or BackwardArguments,
-  // whichever the kernel takes, by the address of their part, with which both
-  // begin; this sets it.
+  // whichever the kernel takes; this sets their part.
   RnnStatus Enqueue(CUstream stream, int shares, int at_once, void* ring,
-                    Part* arguments) const;
+                    PassArguments* arguments) const;
 
  private:
   struct Grid {

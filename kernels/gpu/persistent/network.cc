@@ -18,24 +18,6 @@ namespace {
 // what they take one after the other.
 constexpr double kStackGain = 0.8;
 
-KernelRequest RequestOf(const RnnProblem& problem, bool allow_tf32,
-                        bool is_backward) {
-  const RnnSpec& spec = problem.spec;
-  return {spec.rnn_mode,
-          problem.dtype,
-          allow_tf32,
-          is_backward,
-          problem.is_training,
-          static_cast<int>(spec.num_units),
-          static_cast<int>(spec.num_dirs()),
-          static_cast<int>(problem.batch_size),
-          1,
-          problem.has_resets,
-          problem.has_cell_sequences,
-          spec.activation,
-          spec.recurrent_activation};
-}
-
 RnnStatus CheckProblem(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
   if (problem.dtype == RnnDataType::kFloat64) return Unsupported("float64");
@@ -89,7 +71,7 @@ Estimate Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
   all.status = [&]() -> RnnStatus {
     CRNN_RETURN_IF_ERROR(CheckProblem(problem));
     CRNN_RETURN_IF_ERROR(CheckDevice(problem.dtype, limits));
-    KernelRequest forward = RequestOf(problem, allow_tf32, false);
+    KernelRequest forward = {problem, allow_tf32, /*is_backward=*/false};
     CRNN_RETURN_IF_ERROR(divide(forward, &all.forward));
     all.cycles = all.forward.cycles;
     // Dropout, a second direction and projections need all steps of the layer
@@ -109,7 +91,7 @@ Estimate Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
     if (!problem.is_training) return {};
     // A forward pass in training is of no use if its backward pass cannot run.
     CRNN_RETURN_IF_ERROR(
-        divide(RequestOf(problem, allow_tf32, true), &all.backward));
+        divide({problem, allow_tf32, /*is_backward=*/true}, &all.backward));
     all.cycles += all.backward.cycles;
     return {};
   }();
@@ -158,8 +140,8 @@ RnnStatus Network::Get(const KernelRequest& request, const DeviceLimits& limits,
   CRNN_RETURN_IF_ERROR(Kernel::Get(request, limits, division, &kernel->kernel));
   const Shape& shape = kernel->kernel.shape();
   kernel->shares = static_cast<int>(CeilDiv(problem_.batch_size, shape.rows()));
-  kernel->at_once = request.num_layers > 1 ? shape.Stages(request.num_layers)
-                                           : request.num_dirs;
+  kernel->at_once = request.is_stack() ? shape.Stages(request.num_layers)
+                                       : static_cast<int>(spec_.num_dirs());
   return {};
 }
 
@@ -170,12 +152,12 @@ RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
   std::unique_ptr<Network> made(new Network(problem, allow_tf32));
   CRNN_RETURN_IF_ERROR(made->Compile());
   const auto get_forward = [&](int64_t num_layers, Division* division) {
-    KernelRequest request = RequestOf(problem, allow_tf32, false);
-    request.num_layers = static_cast<int>(num_layers);
-    return made->Get(request, limits, division, &made->forward_);
+    return made->Get({problem, allow_tf32, /*is_backward=*/false,
+                      static_cast<int>(num_layers)},
+                     limits, division, &made->forward_);
   };
   const auto get_backward = [&] {
-    return made->Get(RequestOf(problem, allow_tf32, true), limits,
+    return made->Get({problem, allow_tf32, /*is_backward=*/true}, limits,
                      &estimate->backward, &made->backward_);
   };
   // The kernels of both passes are compiled at the same time.
@@ -344,24 +326,17 @@ RnnStatus Network::Forward(const Handles& handles,
         CRNN_RETURN_IF_ERROR(
             auxiliary_.SpreadInputs(handles.stream, input, gates));
       }
-      const int64_t state = StateOffset(pseudo_layer, spec_.output_size());
-      direction.recurrent_weights = Param(buffers.params, at.recurrent_weights);
-      direction.projection = Param(buffers.params, at.projection);
-      direction.vectors = Param(buffers.params, at.vectors);
+      SetDirection(pseudo_layer, buffers, gates, reserve, &direction);
       direction.input_bias = Param(buffers.params, at.input_bias);
       direction.recurrent_bias = Param(buffers.params, at.recurrent_bias);
-      direction.gates = gates;
-      direction.cells = kept.cells[d];
-      direction.norms = kept.norms[d];
       direction.unprojected =
           is_training ? kept.unprojected[d] : workspace.unprojected[d];
-      direction.first_h = At(buffers.input_h, state);
       direction.output = At(output, d * spec_.output_size());
-      direction.last_h = At(buffers.output_h, state);
+      direction.last_h =
+          At(buffers.output_h, StateOffset(pseudo_layer, spec_.output_size()));
       if (spec_.is_lstm()) {
-        const int64_t cell_state = StateOffset(pseudo_layer, units);
-        direction.first_c = At(buffers.input_c, cell_state);
-        direction.last_c = At(buffers.output_c, cell_state);
+        direction.last_c =
+            At(buffers.output_c, StateOffset(pseudo_layer, units));
         if (is_last && problem_.has_cell_sequences) {
           direction.all_c = At(buffers.cell_sequences, d * units);
         }
@@ -377,7 +352,7 @@ RnnStatus Network::Forward(const Handles& handles,
       CRNN_RETURN_IF_ERROR(ForwardProjected(handles, workspace, arguments));
     } else if (!is_stack_ || is_last) {
       CRNN_RETURN_IF_ERROR(
-          forward_.Enqueue(handles.stream, workspace.ring, &arguments.part));
+          forward_.Enqueue(handles.stream, workspace.ring, &arguments));
     }
     input = output_below = output;
     if (problem_.has_dropout_between_layers() && !is_last) {

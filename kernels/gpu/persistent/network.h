@@ -87,13 +87,17 @@ class Network : public Engine {
 
     // The bytes of the memory through which the teams exchange.
     size_t ring_bytes() const { return kernel.ring_bytes(shares, at_once); }
-    RnnStatus Enqueue(CUstream stream, void* ring, Part* arguments) const {
+    RnnStatus Enqueue(CUstream stream, void* ring,
+                      PassArguments* arguments) const {
       return kernel.Enqueue(stream, shares, at_once, ring, arguments);
     }
   };
 
   RnnStatus Get(const KernelRequest& request, const DeviceLimits& limits,
                 Division* division, PassKernel* kernel) const;
+  template <typename Buffers>
+  void SetDirection(int64_t pseudo_layer, const Buffers& buffers, void* gates,
+                    const Reserve& reserve, LayerDirection* direction) const;
   // The rows of a direction's sums over each sequence, some of which may stand
   // for no sequence.
   int BiasRows() const;

@@ -198,17 +198,10 @@ struct Network::BackwardPass {
       const int64_t pseudo_layer = l * spec.num_dirs() + d;
       const int64_t state =
           network.StateOffset(pseudo_layer, spec.output_size());
-      const ParamLayout::PseudoLayer& at = layout.pseudo_layer(pseudo_layer);
       BackwardDirection& direction = arguments.direction[d];
-      direction.recurrent_weights =
-          network.Param(buffers.params, at.recurrent_weights);
-      direction.projection = network.Param(buffers.params, at.projection);
-      direction.vectors = network.Param(buffers.params, at.vectors);
-      direction.gates = kept.gates[d];
-      direction.cells = kept.cells[d];
-      direction.norms = kept.norms[d];
+      network.SetDirection(pseudo_layer, buffers, kept.gates[d], reserve,
+                           &direction);
       direction.vector_sums = workspace.vector_sums[d];
-      direction.first_h = network.At(buffers.input_h, state);
       direction.output =
           network.At(l + 1 == spec.num_layers ? buffers.output : kept.output,
                      d * spec.output_size());
@@ -220,7 +213,6 @@ struct Network::BackwardPass {
       direction.projected_backprop = workspace.projected_backprop[d];
       if (spec.is_lstm()) {
         const int64_t cell_state = network.StateOffset(pseudo_layer, units);
-        direction.first_c = network.At(buffers.input_c, cell_state);
         direction.last_c_backprop =
             network.At(buffers.output_c_backprop, cell_state);
         direction.first_c_backprop =
@@ -343,7 +335,7 @@ struct Network::BackwardPass {
           : network.folds()
               ? network.BackwardProjected(handles, workspace, arguments)
               : network.backward_.Enqueue(handles.stream, workspace.ring,
-                                          &arguments.part));
+                                          &arguments));
 
       // The gradient of the inputs goes to the layer below, or to the caller.
       void* const input_backprop = l == 0 || workspace.gradient == nullptr

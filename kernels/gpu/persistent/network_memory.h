@@ -101,6 +101,27 @@ struct Network::Reserve : Kept {
   }
 };
 
+// Sets what both passes read and write of a pseudo-layer.
+template <typename Buffers>
+void Network::SetDirection(int64_t pseudo_layer, const Buffers& buffers,
+                           void* gates, const Reserve& reserve,
+                           LayerDirection* direction) const {
+  const ParamLayout::PseudoLayer& at = layout_.pseudo_layer(pseudo_layer);
+  const int64_t dirs = spec_.num_dirs(), d = pseudo_layer % dirs;
+  const Reserve::OfLayer& kept = reserve.layers[pseudo_layer / dirs];
+  direction->recurrent_weights = Param(buffers.params, at.recurrent_weights);
+  direction->projection = Param(buffers.params, at.projection);
+  direction->vectors = Param(buffers.params, at.vectors);
+  direction->gates = gates;
+  direction->cells = kept.cells[d];
+  direction->norms = kept.norms[d];
+  direction->first_h =
+      At(buffers.input_h, StateOffset(pseudo_layer, spec_.output_size()));
+  if (!spec_.is_lstm()) return;
+  direction->first_c =
+      At(buffers.input_c, StateOffset(pseudo_layer, spec_.num_units));
+}
+
 // The workspaces of both passes begin with this.
 struct Network::Workspace : Memory {
   void* blas = arena.Take<char>(kBlasBytes);

@@ -46,7 +46,7 @@ RnnStatus Network::ForwardProjected(const Handles& handles,
     my.output = of.unprojected;
   }
   CRNN_RETURN_IF_ERROR(
-      forward_.Enqueue(handles.stream, workspace.ring, &steps.part));
+      forward_.Enqueue(handles.stream, workspace.ring, &steps));
   for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
     const ForwardDirection& of = arguments.direction[d];
     CRNN_RETURN_IF_ERROR(Multiply(
@@ -91,7 +91,7 @@ RnnStatus Network::BackwardProjected(const Handles& handles,
     my.last_h_backprop = my.first_h_backprop = states;
   }
   CRNN_RETURN_IF_ERROR(
-      backward_.Enqueue(handles.stream, workspace.ring, &steps.part));
+      backward_.Enqueue(handles.stream, workspace.ring, &steps));
   for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
     const BackwardDirection& of = arguments.direction[d];
     // What the steps have read makes room for the gradients of the projected h

@@ -40,10 +40,7 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
     CRNN_RETURN_IF_ERROR(loop->halves_.emplace().Compile());
   }
   const RnnSpec& spec = problem.spec;
-  std::vector<std::string> macros =
-      ActivationMacros(spec.activation, spec.recurrent_activation);
-  macros.insert(macros.begin(), {TypeMacro(problem.dtype),
-                                 CellMacro(spec.rnn_mode, spec.has_zoneout())});
+  const std::vector<std::string> macros = CellMacros(spec, problem.dtype);
   const bool normalizes = spec.normalizes();
   for (const auto& [entry, kernel] :
        {std::pair("draw_masks", &loop->draw_masks_),
