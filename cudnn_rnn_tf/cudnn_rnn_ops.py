@@ -217,13 +217,6 @@ class CudnnGRU(_CudnnRNNNoInputC):
     """The op-level model: a stack of GRU layers, with the caller's parameters.
 
     The arguments and errors are those of `CudnnLSTM`, without `num_proj`.
-
-    Example:
-        ```python
-        model = cudnn_rnn_ops.CudnnGRU(1, 32, 16)
-        params = tf.random.normal([model.params_size()], stddev=0.1)
-        output, output_h = model(tf.zeros([20, 8, 16]), tf.zeros([1, 8, 32]), params)
-        ```
     """
 
     _rnn_mode = constants.CUDNN_GRU
@@ -234,13 +227,6 @@ class CudnnRNNTanh(_CudnnRNNNoInputC):
     """The op-level model: a stack of plain layers with tanh, with the caller's parameters.
 
     The arguments and errors are those of `CudnnLSTM`, without `num_proj`.
-
-    Example:
-        ```python
-        model = cudnn_rnn_ops.CudnnRNNTanh(1, 32, 16)
-        params = tf.random.normal([model.params_size()], stddev=0.1)
-        output, output_h = model(tf.zeros([20, 8, 16]), tf.zeros([1, 8, 32]), params)
-        ```
     """
 
     _rnn_mode = constants.CUDNN_RNN_TANH
@@ -251,13 +237,6 @@ class CudnnRNNRelu(_CudnnRNNNoInputC):
     """The op-level model: a stack of plain layers with ReLU, with the caller's parameters.
 
     The arguments and errors are those of `CudnnLSTM`, without `num_proj`.
-
-    Example:
-        ```python
-        model = cudnn_rnn_ops.CudnnRNNRelu(1, 32, 16)
-        params = tf.random.normal([model.params_size()], stddev=0.1)
-        output, output_h = model(tf.zeros([20, 8, 16]), tf.zeros([1, 8, 32]), params)
-        ```
     """
 
     _rnn_mode = constants.CUDNN_RNN_RELU

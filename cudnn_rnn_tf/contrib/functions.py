@@ -105,14 +105,6 @@ def cudnn_gru(
     """Runs a GRU whose sizes are those of the tensors.
 
     The arguments, results and errors are those of `cudnn_lstm`, without c and projections.
-
-    Example:
-        ```python
-        size = cudnn_rnn_ops.cudnn_rnn_opaque_params_size("gru", 1, 32, 16)
-        output, output_h = cudnn_rnn_ops.cudnn_gru(
-            tf.zeros([20, 8, 16]), tf.zeros([1, 8, 32]), tf.zeros([size]), is_training=False
-        )  # [20, 8, 32] and [1, 8, 32]
-        ```
     """
     config_of = config_from(constants.CUDNN_GRU, time_major, input_mode, direction, dropout)
     call = (inputs, (input_h,), params, is_training, sequence_lengths, time_major)
@@ -135,14 +127,6 @@ def cudnn_rnn_tanh(
     """Runs a tanh RNN whose sizes are those of the tensors.
 
     The arguments, results and errors are those of `cudnn_lstm`, without c and projections.
-
-    Example:
-        ```python
-        size = cudnn_rnn_ops.cudnn_rnn_opaque_params_size("rnn_tanh", 1, 32, 16)
-        output, output_h = cudnn_rnn_ops.cudnn_rnn_tanh(
-            tf.zeros([20, 8, 16]), tf.zeros([1, 8, 32]), tf.zeros([size]), is_training=False
-        )  # [20, 8, 32] and [1, 8, 32]
-        ```
     """
     config_of = config_from(constants.CUDNN_RNN_TANH, time_major, input_mode, direction, dropout)
     call = (inputs, (input_h,), params, is_training, sequence_lengths, time_major)
@@ -166,14 +150,6 @@ def cudnn_rnn_relu(
 
     The arguments, results and errors are those of `cudnn_lstm`, without c and projections, in
     contrib's order, which differs.
-
-    Example:
-        ```python
-        size = cudnn_rnn_ops.cudnn_rnn_opaque_params_size("rnn_relu", 1, 32, 16)
-        output, output_h = cudnn_rnn_ops.cudnn_rnn_relu(
-            tf.zeros([20, 8, 16]), tf.zeros([1, 8, 32]), tf.zeros([size]), is_training=False
-        )  # [20, 8, 32] and [1, 8, 32]
-        ```
     """
     config_of = config_from(constants.CUDNN_RNN_RELU, time_major, input_mode, direction, dropout)
     call = (inputs, (input_h,), params, is_training, sequence_lengths, time_major)
