@@ -13,7 +13,6 @@ samples counts. All systems run in one process.
 
 import argparse
 import gc
-import itertools
 import json
 import pathlib
 import re
@@ -30,7 +29,6 @@ from benchmarks.timing import StepFunction, sample_in_turns
 
 MASKS = ("none", "behind", "in front", "holes")
 DOORS = ("drop-in", "accelerated")
-SYSTEMS = ("keras", *DOORS, "CudnnLSTM")  # "CudnnLSTM" stands for CudnnGRU too.
 ROWS = [
     Row(*network, type_, training)
     for network, types, training in [
@@ -260,11 +258,6 @@ def page(path: pathlib.Path) -> str:
         for door in DOORS
         for slower, faster in (("keras", door), (door, "CudnnLSTM"))
     }
-    for system, kind in itertools.product(SYSTEMS[1:], results.kinds[2:]):
-        ratios[f"{system}: {kind} / behind"] = [
-            results.ms(row, system, kind) / results.ms(row, system, "behind")
-            for row in results.medians
-        ]
     padding = results.padding_rows()
     for place, system in enumerate(PADDED[2:] if padding else ()):
         ratios[f"keras / {system}, mask: in front"] = [found[place] for _, found, _ in padding]
