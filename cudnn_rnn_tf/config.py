@@ -10,7 +10,9 @@ from cudnn_rnn_tf import constants, native
 
 # The types, by NumPy's names, in which the ops run networks.
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-RnnMode = Literal["lstm", "gru", "rnn_tanh", "rnn_relu"]  # Those of contrib's functions.
+_OfContrib = Literal["lstm", "gru", "rnn_tanh", "rnn_relu"]
+_Others = Literal["gru_reset_before", "lstm_peephole", "lstm_layer_norm", "gru_layer_norm"]
+RnnMode = Literal[_OfContrib, _Others]
 InputMode = Literal["linear_input", "skip_input", "auto_select"]
 Direction = Literal["unidirectional", "bidirectional"]
 BiasMode = Literal["none", "single_input", "single_recurrent", "double"]

@@ -169,10 +169,10 @@ def cudnn_rnn_opaque_params_size(
     num_proj: int | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """The number of elements in a network's opaque buffer, a scalar int32 tensor.
+    """Returns the number of elements in a network's opaque buffer, a scalar int32 tensor.
 
-    `dtype`, `dropout` and `seed` are taken for the sake of old programs; the size does not depend
-    on them.
+    The arguments and errors are those of the class `CudnnLSTM`, and `rnn_mode`: "lstm", "gru",
+    "rnn_tanh" or "rnn_relu". The size does not depend on `dtype`, `dropout` and `seed`.
 
     Example:
         ```python
@@ -200,7 +200,10 @@ def cudnn_rnn_canonical_to_opaque_params(
     num_proj: int | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Packs canonical weights and biases into an opaque buffer; ignores `dropout` and `seed`.
+    """Packs canonical weights and biases into an opaque buffer [params_size] of their dtype.
+
+    The arguments are those of `cudnn_rnn_opaque_params_size`, and the matrices [H, fan_in] and
+    biases [H] in the order of `native.ParamLayout(…).weight_names` and `bias_names`.
 
     Raises:
         ValueError: if a list's length or a shape does not fit the configuration.
@@ -237,10 +240,10 @@ def cudnn_rnn_opaque_params_to_canonical(
     num_proj: int | None = None,
     name: str | None = None,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Takes an opaque buffer apart into lists of weights and biases; ignores `dropout` and `seed`.
+    """Takes an opaque buffer apart: the inverse of `cudnn_rnn_canonical_to_opaque_params`.
 
     Raises:
-        ValueError: if the buffer's shape does not fit the configuration.
+        ValueError: if the buffer's shape is not [params_size].
 
     Example:
         ```python

@@ -379,7 +379,7 @@ def _keras_slots(optimizer: keras.optimizers.Optimizer, kernel: Any) -> dict[str
 
 
 class CudnnLSTMSaveable(CudnnOpaqueParamsSaveable):
-    """`CudnnOpaqueParamsSaveable` of an LSTM's buffer."""
+    """Saves an LSTM's buffer; the arguments are those of `CudnnOpaqueParamsSaveable`."""
 
     _rnn_mode = constants.CUDNN_LSTM
     _rnn_cell_name = checkpoint_format.CELL_NAMES[_rnn_mode]
@@ -387,7 +387,7 @@ class CudnnLSTMSaveable(CudnnOpaqueParamsSaveable):
 
 
 class CudnnGRUSaveable(CudnnOpaqueParamsSaveable):
-    """`CudnnOpaqueParamsSaveable` of a GRU's buffer."""
+    """Saves a GRU's buffer; the arguments are those of `CudnnOpaqueParamsSaveable`."""
 
     _rnn_mode = constants.CUDNN_GRU
     _rnn_cell_name = checkpoint_format.CELL_NAMES[_rnn_mode]
@@ -395,7 +395,7 @@ class CudnnGRUSaveable(CudnnOpaqueParamsSaveable):
 
 
 class CudnnRNNTanhSaveable(CudnnOpaqueParamsSaveable):
-    """`CudnnOpaqueParamsSaveable` of a tanh RNN's buffer."""
+    """Saves a tanh RNN's buffer; the arguments are those of `CudnnOpaqueParamsSaveable`."""
 
     _rnn_mode = constants.CUDNN_RNN_TANH
     _rnn_cell_name = checkpoint_format.CELL_NAMES[_rnn_mode]
@@ -403,7 +403,7 @@ class CudnnRNNTanhSaveable(CudnnOpaqueParamsSaveable):
 
 
 class CudnnRNNReluSaveable(CudnnOpaqueParamsSaveable):
-    """`CudnnOpaqueParamsSaveable` of a ReLU RNN's buffer."""
+    """Saves a ReLU RNN's buffer; the arguments are those of `CudnnOpaqueParamsSaveable`."""
 
     _rnn_mode = constants.CUDNN_RNN_RELU
     _rnn_cell_name = checkpoint_format.CELL_NAMES[_rnn_mode]

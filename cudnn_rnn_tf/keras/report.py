@@ -57,7 +57,7 @@ def acceleration_report(model: keras.Model) -> AccelerationReport:
     """Says which recurrent layers of a model run in the fused ops, and why others do not.
 
     Args:
-        model: any Keras model, such as one that `accelerate` returned, or a file of it.
+        model: any Keras model, such as one that `accelerate` returned, or one that was loaded.
 
     Raises:
         TypeError: if it is no Keras model.

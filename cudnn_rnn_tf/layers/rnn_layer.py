@@ -11,21 +11,13 @@ import tensorflow as tf
 from cudnn_rnn_tf import _private_names, ops
 from cudnn_rnn_tf.config import Algorithm, BiasMode, Direction, HasConfig, InputMode, RnnConfig
 from cudnn_rnn_tf.keras.registration import signed
-from cudnn_rnn_tf.layers import buffer_parts, opaque_kernel, tf_keras
+from cudnn_rnn_tf.layers import buffer_parts, opaque_kernel, reading_order, tf_keras
 from cudnn_rnn_tf.layers.foreign_arguments import ChecksKeywords
 from cudnn_rnn_tf.layers.layer_weights import HasOpaqueKernel
-from cudnn_rnn_tf.lengths_and_masks import (
-    HOW_TO_MAKE_RAGGED,
-    as_lengths,
-    from_ragged,
-    mask_from_lengths,
-    reverse_sequences,
-    to_ragged,
-)
-from cudnn_rnn_tf.mask_packing import Packing, first_mask, packing_of
+from cudnn_rnn_tf.lengths_and_masks import HOW_TO_MAKE_RAGGED, mask_from_lengths, to_ragged
+from cudnn_rnn_tf.mask_packing import Packing, first_mask
 from cudnn_rnn_tf.ops import seeds
 from cudnn_rnn_tf.pseudo_layers import cut, join
-from cudnn_rnn_tf.resets import as_resets, segments_of, starts_of_segments
 from cudnn_rnn_tf.xla import CompiledByXla
 
 
@@ -380,8 +372,9 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         if not given.dtype.is_floating or isinstance(inputs, np.ndarray):
             # Keras itself casts only floating-point inputs, and none of `stateless_call`.
             given = tf.cast(given, self.compute_dtype)
-        inputs, lengths, packing, resets = self._in_order_of_reading(
-            given, sequence_lengths, mask, resets
+        owner = f"layer {self.name!r}"
+        inputs, lengths, packing, resets = reading_order.in_order_of_reading(
+            given, sequence_lengths, mask, resets, owner, self.time_major, self.go_backwards
         )
         outputs, states, *cells = ops.forward(
             self._config,
@@ -445,63 +438,6 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             masked = tf.where(is_dropped, tf.zeros_like(scaled), scaled)
             parts[index] = part._replace(recurrent_kernel=masked)
         return tf.cast(join(self._config, parts), self.compute_dtype)
-
-    def _in_order_of_reading(
-        self, inputs: tf.Tensor | tf.RaggedTensor, sequence_lengths: Any, mask: Any, resets: Any
-    ) -> tuple[tf.Tensor, tf.Tensor | None, Packing | None, tf.Tensor | None]:
-        """Returns what the op reads: inputs, their lengths, how a mask packed them, and resets.
-
-        The lengths are None if all steps are read, and the packing is None without a mask.
-        """
-        reverses, time_axis = self.go_backwards, 0 if self.time_major else 1
-        owner = f"layer {self.name!r}"
-        segments = None
-        if resets is not None:
-            resets = as_resets(resets, owner, self.time_major)
-            if not isinstance(inputs, tf.RaggedTensor):
-                ops.check_shape(f"resets of {owner}", resets, tuple(inputs.shape[:2]))
-            if mask is not None or reverses:
-                segments = segments_of(resets, time_axis)
-        if isinstance(inputs, tf.RaggedTensor):
-            if sequence_lengths is None and isinstance(mask, tf.RaggedTensor):
-                # The mask may leave out steps that are in the inputs.
-                inputs, row_lengths = from_ragged(inputs, None, self.time_major)
-                mask = mask.to_tensor()
-                mask = tf.transpose(mask) if self.time_major else mask
-                if reverses:
-                    # The outputs of a row begin with its last step, so the padding stays behind.
-                    inputs = reverse_sequences(inputs, row_lengths, self.time_major)
-                    mask = reverse_sequences(mask, row_lengths, self.time_major)
-                    if segments is not None:
-                        segments = reverse_sequences(segments, row_lengths, self.time_major)
-                    reverses = False
-            else:
-                given = mask if sequence_lengths is None else sequence_lengths
-                inputs, sequence_lengths = from_ragged(inputs, given, self.time_major)
-                mask = None
-        if mask is not None:
-            if sequence_lengths is not None:
-                raise ValueError(
-                    f"{owner} received both sequence_lengths and a mask, which say the same thing "
-                    "twice: pass one of them"
-                )
-            packing = packing_of(
-                mask, inputs, owner, time_major=self.time_major, go_backwards=reverses
-            )
-            if packing:
-                if segments is not None:
-                    segments = packing.pack(segments)
-                    resets = starts_of_segments(segments, time_axis, self.go_backwards)[..., 0]
-                return packing.pack(inputs), packing.lengths, packing, resets
-        lengths = None
-        if sequence_lengths is not None:
-            lengths = as_lengths(sequence_lengths, f"sequence_lengths of {owner}")
-        if reverses:
-            inputs = reverse_sequences(inputs, lengths, self.time_major)
-            if segments is not None:
-                segments = reverse_sequences(segments, lengths, self.time_major)
-                resets = starts_of_segments(segments, time_axis, is_reversed=True)[..., 0]
-        return inputs, lengths, None, resets
 
     def _initial_states(self, inputs: tf.Tensor, initial_state: Any) -> list[tf.Tensor]:
         batch_axis = 1 if self.time_major else 0

@@ -69,7 +69,7 @@ def op_library_path() -> str:
     """Returns the path of the library of the compiled ops, for the TensorFlow that is imported.
 
     A program without Python that runs a SavedModel with these ops loads it first, with
-    `TF_LoadLibrary` of TensorFlow's C API.
+    `TF_LoadLibrary` of TensorFlow's C API. Without such a library, it raises an ImportError.
     """
     return str(find(tf.__version__))
 
