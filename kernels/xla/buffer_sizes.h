@@ -11,11 +11,11 @@ namespace cudnn_rnn_tf {
 // Computes the sizes of a pass's buffers, which do for lengths of any values,
 // and completes the pass with them.
 __attribute__((visibility("default"))) absl::Status XlaCpuBufferSizes(
-    bool is_backward, XlaPass* pass, RnnBufferSizes* sizes);
-// A backward pass has the reserve space's size already. Fails if the device
-// cannot run the pass.
+    XlaPass* pass, RnnBufferSizes* sizes);
+// A backward pass has the choice of its forward pass already. Fails if the
+// device cannot run the pass.
 __attribute__((visibility("default"))) absl::Status XlaGpuBufferSizes(
-    bool is_backward, int device, XlaPass* pass, RnnBufferSizes* sizes);
+    int device, XlaPass* pass, RnnBufferSizes* sizes);
 
 }  // namespace cudnn_rnn_tf
 

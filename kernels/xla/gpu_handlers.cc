@@ -33,95 +33,55 @@ std::unique_ptr<GpuBackend> BackendOn(void* stream, int32_t device) {
   return MakeGpuBackend(std::move(resources));
 }
 
-// One call of a handler of passes.
-class PassCall {
+class GpuPlace {
  public:
-  PassCall(void* stream, int32_t device, ffi::Span<const int64_t> integers,
-           const ffi::RemainingArgs& args, const ffi::RemainingRets& results)
-      : given(args, results),
-        pass(XlaCallOf<XlaPass>(integers.begin(), integers.size())),
-        backend(BackendOn(stream, device)),
+  GpuPlace(void* stream, int32_t device, int64_t /*num_threads*/ = 1)
+      : backend(BackendOn(stream, device)),
         stream_(static_cast<CUstream>(stream)) {}
 
-  // Finds the plan by which the pass was compiled, and checks that the buffers
-  // are large enough.
-  RnnStatus Plan(bool is_backward) {
-    const RnnProblem& problem = pass.problem;
-    CRNN_RETURN_IF_ERROR(
-        backend->Plan(problem, pass.choice, /*lengths=*/nullptr, &plan));
-    const size_t workspace = is_backward ? plan->sizes.backward_workspace
-                                         : plan->sizes.forward_workspace;
-    if (static_cast<int64_t>(plan->sizes.reserve_space) != pass.reserve_space ||
-        static_cast<int64_t>(workspace) > pass.workspace) {
-      return {RnnStatus::Code::kFailedPrecondition,
-              "XLA compiled the network for a GPU or for settings, such as "
-              "TF32, that are not those of this call; compile it again by "
-              "another tf.function"};
-    }
-    if (!problem.has_sequence_lengths) return {};
-    lengths.on_device =
-        static_cast<const int64_t*>(given.arg(kSequenceLengths));
-    if (is_ours()) return {};
+  RnnStatus ReadLengths(const XlaPass& pass, const RnnPlan& plan,
+                        const void* data, RnnLengths* lengths) const {
+    lengths->on_device = static_cast<const int64_t*>(data);
+    if (IsOurs(plan)) return {};
     // The sizes of the buffers are those of a pass with lengths.
-    CRNN_RETURN_IF_ERROR(backend->FetchLengths(problem, &lengths));
-    RnnProblem checked = problem;
-    RnnLengths same = lengths;
+    CRNN_RETURN_IF_ERROR(backend->FetchLengths(pass.problem, lengths));
+    RnnProblem checked = pass.problem;
+    RnnLengths same = *lengths;
     return CheckLengths(&checked, &same);
   }
-  bool is_ours() const { return static_cast<const GpuPlan&>(*plan).is_ours(); }
-
-  // Tells a forward pass its seed. cuDNN takes it from the host's memory.
-  RnnStatus ReadSeed(RnnForwardBuffers* buffers) const {
-    if (pass.num_seeds == 0) return {};
-    const void* const seed = given.arg(kSeed);
-    if (is_ours()) {
-      buffers->device_seed = seed;
-      return {};
+  // cuDNN takes the seed from the host's memory.
+  RnnStatus ReadSeed(const RnnPlan& plan, const void* seed,
+                     RnnForwardBuffers* buffers) const {
+    if (!IsOurs(plan)) {
+      return CopyToHost(stream_, seed, buffers->seed, sizeof(buffers->seed));
     }
-    return CopyToHost(stream_, seed, buffers->seed, sizeof(buffers->seed));
+    buffers->device_seed = seed;
+    return {};
+  }
+  // It is in the reserve space.
+  RnnStatus ReadSeed(const RnnPlan&, const void*, RnnBackwardBuffers*) const {
+    return {};
   }
 
-  const Buffers given;
-  const XlaPass pass;
   const std::unique_ptr<GpuBackend> backend;
-  std::shared_ptr<const RnnPlan> plan;
-  RnnLengths lengths;
 
  private:
+  static bool IsOurs(const RnnPlan& plan) {
+    return static_cast<const GpuPlan&>(plan).is_ours();
+  }
+
   const CUstream stream_;
 };
 
-template <bool is_backward>
-ffi::Error RunPass(void* stream, int32_t device,
-                   ffi::Span<const int64_t> integers, ffi::RemainingArgs args,
-                   ffi::RemainingRets results) {
-  return Handle([&]() -> RnnStatus {
-    PassCall call(stream, device, integers, args, results);
-    CRNN_RETURN_IF_ERROR(call.Plan(is_backward));
-    if constexpr (is_backward) {
-      RnnBackwardBuffers buffers = call.given.OfBackward(call.pass);
-      buffers.sequence_lengths = call.lengths;
-      return call.backend->Backward(*call.plan, buffers);
-    } else {
-      RnnForwardBuffers buffers = call.given.OfForward(call.pass);
-      buffers.sequence_lengths = call.lengths;
-      CRNN_RETURN_IF_ERROR(call.ReadSeed(&buffers));
-      return call.backend->Forward(*call.plan, buffers);
-    }
-  });
-}
-
 // XLA captures only handlers that are declared to be compatible with its
 // command buffers. These are not, since the backend replays graphs of its own.
-template <typename Call>
-constexpr auto kHandle = HandleCall<Call, BackendOn, void*, int32_t>;
-
+using DeviceHandlers = Handlers<GpuPlace, void*, int32_t>;
 CRNN_REGISTER_HANDLERS(
     "CUDA", .Ctx<ffi::PlatformStream<void*>>().Ctx<ffi::DeviceOrdinal>());
 
 }  // namespace
 
-absl::Status XlaGpuBufferSizes(bool is_backward, int device, XlaPass* pass,
+absl::Status XlaGpuBufferSizes(int device, XlaPass* pass,
                                RnnBufferSizes* sizes) {
   TF_ASSIGN_OR_RETURN(stream_executor::StreamExecutor* const executor,
                       ExecutorOf(device));
@@ -130,16 +90,12 @@ absl::Status XlaGpuBufferSizes(bool is_backward, int device, XlaPass* pass,
   // This makes TensorFlow load its own cuDNN, so that the backend finds it.
   executor->AsDnn();
   std::shared_ptr<const RnnPlan> plan;
-  const RnnStatus status = backend->Plan(
-      pass->problem, is_backward ? ChoiceIn(pass->reserve_space) : 0,
-      /*lengths=*/nullptr, &plan);
+  const RnnStatus status = backend->Plan(pass->problem, pass->choice,
+                                         /*lengths=*/nullptr, &plan);
   // With this code, auto-clustering leaves the op out.
   if (!status.ok()) return absl::UnimplementedError(status.message);
   *sizes = plan->sizes;
   pass->choice = plan->choice;
-  pass->reserve_space = static_cast<int64_t>(sizes->reserve_space);
-  pass->workspace = static_cast<int64_t>(
-      is_backward ? sizes->backward_workspace : sizes->forward_workspace);
   return absl::OkStatus();
 }
 

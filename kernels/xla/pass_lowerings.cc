@@ -43,11 +43,11 @@ class PassLowering : public Lowering {
     return absl::OkStatus();
   }
 
-  absl::Status BufferSizes(XlaOpKernelContext* context, bool is_backward,
-                           XlaPass* pass, RnnBufferSizes* sizes) const {
-    if (!is_gpu_) return XlaCpuBufferSizes(is_backward, pass, sizes);
+  absl::Status BufferSizes(XlaOpKernelContext* context, XlaPass* pass,
+                           RnnBufferSizes* sizes) const {
+    if (!is_gpu_) return XlaCpuBufferSizes(pass, sizes);
     const int device = context->compiler()->options().device_ordinal;
-    return XlaGpuBufferSizes(is_backward, std::max(device, 0), pass, sizes);
+    return XlaGpuBufferSizes(std::max(device, 0), pass, sizes);
   }
 
   // Returns what the call takes of the op's inputs. Lengths in a GPU's memory
@@ -115,8 +115,7 @@ class ForwardLowering : public PassLowering {
       return absl::OkStatus();
     }
     RnnBufferSizes sizes;
-    TF_RETURN_IF_ERROR(
-        BufferSizes(context, /*is_backward=*/false, &pass, &sizes));
+    TF_RETURN_IF_ERROR(BufferSizes(context, &pass, &sizes));
     std::vector<xla::Shape> shapes = {
         DenseShape(type, run.output_shape), DenseShape(type, run.h_shape),
         DenseShape(type, run.c_shape), BytesShape(sizes.reserve_space)};
@@ -166,13 +165,12 @@ class BackwardLowering : public PassLowering {
       return absl::OkStatus();
     }
     const int reserve_space = own_inputs + kForwardReserveSpace;
-    pass.reserve_space = inputs(reserve_space).num_elements();
+    pass.choice = ChoiceIn(inputs(reserve_space).num_elements());
     RnnBufferSizes sizes;
-    TF_RETURN_IF_ERROR(
-        BufferSizes(context, /*is_backward=*/true, &pass, &sizes));
-    TF_RETURN_IF_ERROR(
-        CheckShape("reserve_space", inputs(reserve_space),
-                   tensorflow::TensorShape({pass.reserve_space})));
+    TF_RETURN_IF_ERROR(BufferSizes(context, &pass, &sizes));
+    TF_RETURN_IF_ERROR(CheckShape(
+        "reserve_space", inputs(reserve_space),
+        tensorflow::TensorShape({static_cast<int64_t>(sizes.reserve_space)})));
     std::vector<xla::Shape> shapes(inputs.xla_shapes.begin(),
                                    inputs.xla_shapes.begin() + kNumBackprops);
     shapes.push_back(inputs.xla_shapes[reserve_space]);

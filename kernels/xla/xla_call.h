@@ -30,8 +30,6 @@ struct XlaPass {
   int choice = 0;
   // The threads that the sizes of the buffers are for.
   int64_t num_threads = 1;
-  int64_t reserve_space = 0;
-  int64_t workspace = 0;  // Of a pass on a GPU.
 };
 
 // A move of the tensors of Keras's layers to the parameters, or from there.
@@ -49,8 +47,6 @@ void VisitFields(XlaPass& pass, Visit& visit) {
   visit(pass.num_seeds);
   visit(pass.choice);
   visit(pass.num_threads);
-  visit(pass.reserve_space);
-  visit(pass.workspace);
 }
 template <typename Visit>
 void VisitFields(XlaKerasTensors& call, Visit& visit) {

@@ -1,6 +1,7 @@
 """Functions and models that XLA compiles on a CPU, against the same ones uncompiled."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import random_configs
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import cudnn_rnn_ops, ops
@@ -178,6 +180,59 @@ def test_a_wrong_length_is_an_error(dtype, wrong):
         match=rf"sequence_lengths\[1\] must lie in \[0, 5\], but received {wrong}",
     ):
         run(draw(2, 5, 3), lengths)
+
+
+def call_of_a_kept_module(
+    target: str, config: str, operands: list[tuple[str, str]], results: list[tuple[str, str]]
+) -> list[tf.Tensor]:
+    """Has XLA compile a call of a handler as it stands in a module that was stored."""
+    dtypes = {"f32": tf.float32, "s64": tf.int64, "u8": tf.uint8}
+
+    def shape(sizes: str) -> list[int]:
+        return [int(size) for size in sizes.split(",")]
+
+    def types(tensors: list[tuple[str, str]]) -> str:
+        names = {"f32": "f32", "s64": "i64", "u8": "ui8"}
+        return ", ".join(f"tensor<{n.replace(',', 'x')}x{names[d]}>" for d, n in tensors)
+
+    count, numbers = len(results), range(len(operands))
+    given = [tf.ones(shape(sizes), dtypes[dtype]) for dtype, sizes in operands]
+    module = f"""module @kept {{
+      func.func public @main({", ".join(f"%{i}: {types([operands[i]])}" for i in numbers)})
+          -> ({types(results)}) {{
+        %all:{count} = "stablehlo.custom_call"({", ".join(f"%{i}" for i in numbers)}) {{
+          call_target_name = "{target}", api_version = 4 : i32, backend_config = {config}
+        }} : ({types(operands)}) -> ({types(results)})
+        return {", ".join(f"%all#{i}" for i in range(count))} : {types(results)}
+      }}
+    }}"""
+    call = functools.partial(
+        gen_xla_ops.xla_call_module,
+        version=9,
+        module=module,
+        platforms=["CPU"],
+        Sout=[shape(sizes) for _, sizes in results],
+        Tout=[dtypes[dtype] for dtype, _ in results],
+    )
+    return tf.function(call, jit_compile=True, autograph=False)(given)
+
+
+def test_memory_for_another_cpu_is_an_error():
+    layer, inputs = crnn.CudnnLSTM(1, 4), draw(9, 3, 3)
+    layer.build(inputs.shape)
+    run = tf.function(with_gradients(layer, training=True), jit_compile=True)
+    text = run.experimental_get_compiler_ir(inputs)(stage="hlo")
+    calls = re.findall(r"= \((.*)\) custom-call\((.*?)\), .*_target=\"(.*?)\".*config=(.*)", text)
+    assert len(calls) == 2
+    for *tensors, target, config in calls:
+        results, operands = (re.findall(r"(\w+)\[([\d,]+)\]", each) for each in tensors)
+        call_of_a_kept_module(target, config, operands, results)
+        for i, (dtype, size) in enumerate(results):
+            if dtype != "u8":
+                continue
+            less = [*results[:i], (dtype, str(int(size) - 1)), *results[i + 1 :]]
+            with pytest.raises(tf.errors.FailedPreconditionError, match=f"{size}.*{int(size) - 1}"):
+                call_of_a_kept_module(target, config, operands, less)
 
 
 def test_a_shape_that_xla_does_not_know_is_an_error_that_says_what_to_write():
