@@ -100,23 +100,24 @@ struct RnnProblem {
 // Calls visit(field) with each field of a problem, those of its network first.
 // One that is missing here does not compile.
 template <typename Problem, typename Visit>
-std::enable_if_t<std::is_same_v<std::decay_t<Problem>, RnnProblem>> VisitFields(
-    Problem& problem, Visit& visit) {
-  auto& [spec, dtype, max_time, batch_size, time_major, has_sequence_lengths,
-         has_resets, has_cell_sequences, is_training, has_seed, algorithm] =
-      problem;
-  VisitFields(spec, [&](const char*, AttrOf, auto& field) { visit(field); });
-  visit(dtype);
-  visit(max_time);
-  visit(batch_size);
-  visit(time_major);
-  visit(has_sequence_lengths);
-  visit(has_resets);
-  visit(has_cell_sequences);
-  visit(is_training);
-  visit(has_seed);
-  visit(algorithm);
+constexpr std::enable_if_t<std::is_same_v<std::decay_t<Problem>, RnnProblem>>
+VisitFields(Problem& problem, Visit& visit) {
+  VisitFields(problem.spec,
+              [&](const char*, AttrOf, auto& field) { visit(field); });
+  visit(problem.dtype);
+  visit(problem.max_time);
+  visit(problem.batch_size);
+  visit(problem.time_major);
+  visit(problem.has_sequence_lengths);
+  visit(problem.has_resets);
+  visit(problem.has_cell_sequences);
+  visit(problem.is_training);
+  visit(problem.has_seed);
+  visit(problem.algorithm);
 }
+static_assert(NumVisited<RnnProblem>() ==
+                  kNumFields<RnnSpec> + kNumFields < RnnProblem > -1,
+              "VisitFields leaves a field of problems out");
 
 // Appends the bytes of the fields that it visits to a key.
 struct AppendTo {

@@ -219,34 +219,52 @@ enum class AttrOf {
   kPasses,     // Only Forward and Backward depend on it.
 };
 
+// How many fields a struct has, and how many of them VisitFields visits.
+struct AnyField {
+  template <typename T>
+  operator T() const;
+};
+template <typename Struct, typename = void, typename... Fields>
+inline constexpr int kNumFields = sizeof...(Fields) - 1;
+template <typename Struct, typename... Fields>
+inline constexpr int
+    kNumFields<Struct, std::void_t<decltype(Struct{Fields()...})>, Fields...> =
+        kNumFields<Struct, void, Fields..., AnyField>;
+template <typename Struct>
+constexpr int NumVisited() {
+  Struct fields;
+  int count = 0;
+  const auto visit = [&](auto&&...) { ++count; };
+  VisitFields(fields, visit);
+  return count;
+}
+
 // Calls visit(name, ops, field) with each field, by the name of its attribute
 // and of Python's argument, and in the order of the latter. Whatever depends on
 // the fields is made by this: keys, comparisons, attributes, what XLA carries,
 // and Python's classes. A field that is missing here does not compile.
 template <typename Spec, typename Visit>
-std::enable_if_t<std::is_same_v<std::decay_t<Spec>, RnnSpec>> VisitFields(
-    Spec&& spec, const Visit& visit) {
-  auto& [rnn_mode, num_layers, num_units, num_proj, input_size, input_mode,
-         direction, bias_mode, dropout, cell_clip, recurrent_dropout,
-         activation, recurrent_activation, layer_norm_epsilon, zoneout,
-         cell_zoneout] = spec;
-  visit("rnn_mode", AttrOf::kAllOps, rnn_mode);
-  visit("num_layers", AttrOf::kAllOps, num_layers);
-  visit("num_units", AttrOf::kAllOps, num_units);
-  visit("input_size", AttrOf::kParamsOps, input_size);
-  visit("input_mode", AttrOf::kAllOps, input_mode);
-  visit("direction", AttrOf::kAllOps, direction);
-  visit("bias_mode", AttrOf::kAllOps, bias_mode);
-  visit("num_proj", AttrOf::kAllOps, num_proj);
-  visit("dropout", AttrOf::kPasses, dropout);
-  visit("cell_clip", AttrOf::kPasses, cell_clip);
-  visit("recurrent_dropout", AttrOf::kPasses, recurrent_dropout);
-  visit("activation", AttrOf::kPasses, activation);
-  visit("recurrent_activation", AttrOf::kPasses, recurrent_activation);
-  visit("layer_norm_epsilon", AttrOf::kPasses, layer_norm_epsilon);
-  visit("zoneout", AttrOf::kPasses, zoneout);
-  visit("cell_zoneout", AttrOf::kPasses, cell_zoneout);
+constexpr std::enable_if_t<std::is_same_v<std::decay_t<Spec>, RnnSpec>>
+VisitFields(Spec&& spec, const Visit& visit) {
+  visit("rnn_mode", AttrOf::kAllOps, spec.rnn_mode);
+  visit("num_layers", AttrOf::kAllOps, spec.num_layers);
+  visit("num_units", AttrOf::kAllOps, spec.num_units);
+  visit("input_size", AttrOf::kParamsOps, spec.input_size);
+  visit("input_mode", AttrOf::kAllOps, spec.input_mode);
+  visit("direction", AttrOf::kAllOps, spec.direction);
+  visit("bias_mode", AttrOf::kAllOps, spec.bias_mode);
+  visit("num_proj", AttrOf::kAllOps, spec.num_proj);
+  visit("dropout", AttrOf::kPasses, spec.dropout);
+  visit("cell_clip", AttrOf::kPasses, spec.cell_clip);
+  visit("recurrent_dropout", AttrOf::kPasses, spec.recurrent_dropout);
+  visit("activation", AttrOf::kPasses, spec.activation);
+  visit("recurrent_activation", AttrOf::kPasses, spec.recurrent_activation);
+  visit("layer_norm_epsilon", AttrOf::kPasses, spec.layer_norm_epsilon);
+  visit("zoneout", AttrOf::kPasses, spec.zoneout);
+  visit("cell_zoneout", AttrOf::kPasses, spec.cell_zoneout);
 }
+static_assert(NumVisited<RnnSpec>() == kNumFields<RnnSpec>,
+              "VisitFields leaves a field of networks out");
 
 // Tells whether networks have the same parameters.
 bool HaveSameParams(const RnnSpec& a, const RnnSpec& b);

@@ -119,6 +119,7 @@ template <typename Cell, typename Functions, typename T, typename Memory>
 __attribute__((always_inline)) inline Functions FunctionsAt(
     const CellRow<T>& row, Memory memory, int64_t j) {
   auto functions = FunctionsOf<Functions>(row);
+  static_assert(Cell::kVectors <= std::extent_v<decltype(functions.vectors)>);
   for (int i = 0; i < Cell::kVectors; ++i) {
     functions.vectors[i] = memory.Load(row.vectors + i * row.stride + j);
   }

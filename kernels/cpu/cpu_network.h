@@ -58,10 +58,10 @@ struct CpuReserve {
 // by direction.
 template <typename T>
 struct CpuForwardWeights {
-  RightMatrix<T> input[2];         // [fan_in, num_gates * H]
-  RightMatrix<T> recurrent[2][4];  // And by gate, [P, H].
-  RightMatrix<T> projection[2];    // [H, P]
-  T* bias[2] = {};                 // [num_gates * H]
+  RightMatrix<T> input[2];                  // [fan_in, num_gates * H]
+  RightMatrix<T> recurrent[2][kMostGates];  // And by gate, [P, H].
+  RightMatrix<T> projection[2];             // [H, P]
+  T* bias[2] = {};                          // [num_gates * H]
   // [H], of the last gate's recurrent side where that is apart; else zeros.
   T* candidate_bias[2] = {};
   T* vectors[2] = {};  // [num_vectors, H]

@@ -187,6 +187,7 @@ CRNN_INLINES_ALL void NormBackward(int64_t n, const CellRow<T>& given) {
 
 template <typename T, typename Cell, typename Functions>
 constexpr CellKernels<T> KernelsOf() {
+  static_assert(Cell::kGates <= kMostGates);
   CellKernels<T> kernels = {};
   if constexpr (Cell::kNorms > 0) {
     kernels.forward = NormForward<T, Cell, Functions>;

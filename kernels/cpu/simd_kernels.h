@@ -11,6 +11,9 @@ struct BfloatPair {
   uint16_t even, odd;
 };
 
+// The most gates of a cell.
+constexpr int kMostGates = 4;
+
 // What a cell's step reads and writes of one row; a cell uses some of it. The
 // units of gate g begin at gates + g * stride, those of a slot after the gates
 // at last_slot.

@@ -41,7 +41,7 @@ struct XlaKerasTensors {
 
 // Each calls `visit` for every field of a call that an array has.
 template <typename Visit>
-void VisitFields(XlaPass& pass, Visit& visit) {
+constexpr void VisitFields(XlaPass& pass, Visit& visit) {
   VisitFields(pass.problem, visit);
   visit(pass.has_int32_lengths);
   visit(pass.num_seeds);
@@ -49,14 +49,14 @@ void VisitFields(XlaPass& pass, Visit& visit) {
   visit(pass.num_threads);
 }
 template <typename Visit>
-void VisitFields(XlaKerasTensors& call, Visit& visit) {
+constexpr void VisitFields(XlaKerasTensors& call, Visit& visit) {
   VisitFields(call.spec,
               [&](const char*, AttrOf, auto& field) { visit(field); });
   visit(call.item_bytes);
   visit(call.to_params);
 }
 template <typename Visit>
-void VisitFields(RnnMask& mask, Visit& visit) {
+constexpr void VisitFields(RnnMask& mask, Visit& visit) {
   visit(mask.max_time);
   visit(mask.batch_size);
   visit(mask.time_major);
@@ -64,7 +64,7 @@ void VisitFields(RnnMask& mask, Visit& visit) {
   visit(mask.is_shared);
 }
 template <typename Visit>
-void VisitFields(StepMove& move, Visit& visit) {
+constexpr void VisitFields(StepMove& move, Visit& visit) {
   visit(move.packs);
   visit(move.repeats);
   visit(move.time_major);
@@ -74,6 +74,15 @@ void VisitFields(StepMove& move, Visit& visit) {
   visit(move.batch_size);
   visit(move.width);
 }
+
+// The rest are pointers, and the fields of what such a struct has within.
+static_assert(NumVisited<XlaPass>() ==
+                      NumVisited<RnnProblem>() + kNumFields < XlaPass > -1 &&
+                  NumVisited<XlaKerasTensors>() ==
+                      kNumFields<RnnSpec> + kNumFields < XlaKerasTensors > -1 &&
+                  NumVisited<RnnMask>() == kNumFields < RnnMask > -1 &&
+                  NumVisited<StepMove>() == kNumFields < StepMove > -4,
+              "VisitFields leaves a field of a call out");
 
 struct ToIntegers {
   std::vector<int64_t> integers;
