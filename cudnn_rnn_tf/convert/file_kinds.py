@@ -7,14 +7,14 @@ import h5py
 import tensorflow as tf
 
 NAMES = {
-    "hdf5": "HDF5 file",
-    "keras": ".keras file",
-    "torch": "file of PyTorch's",
-    "safetensors": "safetensors file",
-    "onnx": "ONNX model",
-    "saved_model": "SavedModel",
-    "checkpoint": "checkpoint of TensorFlow's",
-    "frozen_graph": "frozen graph",
+    "hdf5": "an HDF5 file",
+    "keras": "a .keras file",
+    "torch": "a file of PyTorch's",
+    "safetensors": "a safetensors file",
+    "onnx": "an ONNX model",
+    "saved_model": "a SavedModel",
+    "checkpoint": "a checkpoint of TensorFlow's",
+    "frozen_graph": "a frozen graph",
 }
 _SUFFIXES = {
     ".keras": "keras",
@@ -52,7 +52,7 @@ def kind_of(path: pathlib.Path) -> str:
     if kind in ("onnx", "frozen_graph"):
         return kind  # Its reader knows whether it is one.
     if kind:
-        raise ValueError(f"{path} is no {NAMES[kind]}, or only a part of one")
+        raise ValueError(f"{path} is not {NAMES[kind]}, or only a part of one")
     raise ValueError(
         f"{path} is no file of Keras's, PyTorch's or ONNX's, no safetensors file, and no "
         "SavedModel, checkpoint or frozen graph (.pb) of TensorFlow's"

@@ -123,8 +123,10 @@ def _loaded(
         with _named(path, ".keras") as named:
             return keras.saving.load_model(named, custom_objects=custom_objects, compile=compile)
     if kind != "hdf5":
-        name = file_kinds.NAMES[kind]
-        raise ValueError(f"{path} is no file of Keras's with a model, but of another kind: {name}")
+        raise ValueError(
+            f"{path} is no file of Keras's with a model, but {file_kinds.NAMES[kind]}: convert "
+            "takes networks from it"
+        )
     untrusted.check_hdf5(path)
     with H5Model(path) as source:
         if source.config is None:

@@ -485,7 +485,7 @@ def test_export(capsys, model, file, tmp_path):
     status, _, err = run(capsys, "convert", file, tmp_path / "m.pt", "--rnn-mode=gru")
     assert status == 1 and f": --rnn-mode is for files of weights alone; {file} says itself" in err
     status, _, err = run(capsys, "export", tmp_path / "m.onnx", tmp_path / "other")
-    assert status == 1 and "another kind: ONNX model" in err and err.count("\n") == 1
+    assert status == 1 and "but an ONNX model: convert takes" in err and err.count("\n") == 1
 
 
 def test_accelerate(capsys, model, file, tmp_path):
