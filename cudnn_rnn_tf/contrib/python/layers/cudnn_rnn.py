@@ -9,16 +9,6 @@ so that variable scopes, `reuse` and collections work as they did.
 import cudnn_rnn_tf.constants as _constants
 from cudnn_rnn_tf import cudnn_rnn_ops
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
-from cudnn_rnn_tf.constants import (
-    CUDNN_GRU,
-    CUDNN_GRU_PARAMS_PER_LAYER,
-    CUDNN_LSTM,
-    CUDNN_LSTM_PARAMS_PER_LAYER,
-    CUDNN_RNN_RELU,
-    CUDNN_RNN_RELU_PARAMS_PER_LAYER,
-    CUDNN_RNN_TANH,
-    CUDNN_RNN_TANH_PARAMS_PER_LAYER,
-)
 from cudnn_rnn_tf.contrib.rnn_layer import _CudnnRNN
 from cudnn_rnn_tf.contrib.saveable import (
     CudnnGRUSaveable,
@@ -63,8 +53,8 @@ class CudnnLSTM(_CudnnRNN):
         ```
     """
 
-    rnn_mode = CUDNN_LSTM
-    _num_params_per_layer = CUDNN_LSTM_PARAMS_PER_LAYER
+    rnn_mode = _constants.CUDNN_LSTM
+    _num_params_per_layer = _constants.CUDNN_LSTM_PARAMS_PER_LAYER
     _model_class = cudnn_rnn_ops.CudnnLSTM
     _saveable_cls = CudnnLSTMSaveable
 
@@ -81,8 +71,8 @@ class CudnnGRU(_CudnnRNN):
         ```
     """
 
-    rnn_mode = CUDNN_GRU
-    _num_params_per_layer = CUDNN_GRU_PARAMS_PER_LAYER
+    rnn_mode = _constants.CUDNN_GRU
+    _num_params_per_layer = _constants.CUDNN_GRU_PARAMS_PER_LAYER
     _model_class = cudnn_rnn_ops.CudnnGRU
     _saveable_cls = CudnnGRUSaveable
 
@@ -100,8 +90,8 @@ class CudnnRNNTanh(_CudnnRNN):
         ```
     """
 
-    rnn_mode = CUDNN_RNN_TANH
-    _num_params_per_layer = CUDNN_RNN_TANH_PARAMS_PER_LAYER
+    rnn_mode = _constants.CUDNN_RNN_TANH
+    _num_params_per_layer = _constants.CUDNN_RNN_TANH_PARAMS_PER_LAYER
     _model_class = cudnn_rnn_ops.CudnnRNNTanh
     _saveable_cls = CudnnRNNTanhSaveable
 
@@ -118,7 +108,7 @@ class CudnnRNNRelu(_CudnnRNN):
         ```
     """
 
-    rnn_mode = CUDNN_RNN_RELU
-    _num_params_per_layer = CUDNN_RNN_RELU_PARAMS_PER_LAYER
+    rnn_mode = _constants.CUDNN_RNN_RELU
+    _num_params_per_layer = _constants.CUDNN_RNN_RELU_PARAMS_PER_LAYER
     _model_class = cudnn_rnn_ops.CudnnRNNRelu
     _saveable_cls = CudnnRNNReluSaveable

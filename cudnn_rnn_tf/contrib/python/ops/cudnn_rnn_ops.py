@@ -5,7 +5,7 @@ old module besides.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import tensorflow as tf
 
@@ -13,17 +13,6 @@ import cudnn_rnn_tf.contrib.format_converters as _format_converters
 import cudnn_rnn_tf.contrib.saveable as _saveable
 import cudnn_rnn_tf.cudnn_rnn_ops as _models
 from cudnn_rnn_tf.config import Direction, InputMode, RnnConfig
-from cudnn_rnn_tf.constants import (
-    CUDNN_GRU,
-    CUDNN_INPUT_AUTO_MODE,
-    CUDNN_INPUT_LINEAR_MODE,
-    CUDNN_INPUT_SKIP_MODE,
-    CUDNN_LSTM,
-    CUDNN_RNN_BIDIRECTION,
-    CUDNN_RNN_RELU,
-    CUDNN_RNN_TANH,
-    CUDNN_RNN_UNIDIRECTION,
-)
 from cudnn_rnn_tf.contrib.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
 from cudnn_rnn_tf.contrib.format_converters import *  # noqa: F403 - It lists its public names.
 from cudnn_rnn_tf.contrib.functions import cudnn_gru, cudnn_lstm, cudnn_rnn_relu, cudnn_rnn_tanh
@@ -31,9 +20,9 @@ from cudnn_rnn_tf.contrib.saveable import *  # noqa: F403 - It lists its public 
 from cudnn_rnn_tf.cudnn_rnn_ops import *  # noqa: F403 - It lists its public names.
 
 _FUNCTIONS: dict[str, Callable[..., tuple[tf.Tensor, tf.Tensor]]] = {
-    CUDNN_GRU: cudnn_gru,
-    CUDNN_RNN_TANH: cudnn_rnn_tanh,
-    CUDNN_RNN_RELU: cudnn_rnn_relu,
+    "gru": cudnn_gru,
+    "rnn_tanh": cudnn_rnn_tanh,
+    "rnn_relu": cudnn_rnn_relu,
 }
 
 
@@ -69,12 +58,12 @@ def _cudnn_rnn(
         "seed": seed,
         "name": name,
     }
-    if rnn_mode == CUDNN_LSTM:
+    if rnn_mode == "lstm":
         return cudnn_lstm(
             inputs, input_h, input_c, params, is_training, num_proj=num_proj, **options
         )
     if rnn_mode not in _FUNCTIONS:
-        known = ", ".join(map(repr, (CUDNN_LSTM, *_FUNCTIONS)))
+        known = ", ".join(map(repr, ("lstm", *_FUNCTIONS)))
         raise ValueError(f"expected rnn_mode to be one of {known}, but received {rnn_mode!r}")
     outputs, h = _FUNCTIONS[rnn_mode](inputs, input_h, params, is_training, **options)
     return outputs, h, tf.constant([], outputs.dtype)
@@ -82,14 +71,14 @@ def _cudnn_rnn(
 
 def check_direction(direction: str) -> None:
     """Raises ValueError if there is no such direction."""
-    known = (CUDNN_RNN_UNIDIRECTION, CUDNN_RNN_BIDIRECTION)
+    known = get_args(Direction)
     if direction not in known:
         raise ValueError(f"expected direction to be one of {known}, but received {direction!r}")
 
 
 def check_input_mode(input_mode: str) -> None:
     """Raises ValueError if there is no such input mode."""
-    known = (CUDNN_INPUT_LINEAR_MODE, CUDNN_INPUT_SKIP_MODE, CUDNN_INPUT_AUTO_MODE)
+    known = get_args(InputMode)
     if input_mode not in known:
         raise ValueError(f"expected input_mode to be one of {known}, but received {input_mode!r}")
 
