@@ -123,14 +123,23 @@ def page(path: pathlib.Path) -> str:
         ms = times.get((system, policy))
         return f"{statistics.median(ms):.1f} ({min(ms):.1f}–{max(ms):.1f})" if ms else "–"
 
+    def ratio(policy: str) -> str:
+        keras, drop_in = (times.get((system, policy)) for system in ("Keras", "drop-in"))
+        known = keras and drop_in
+        return f"{statistics.median(keras) / statistics.median(drop_in):.1f}" if known else "–"
+
     measured = [policy for policy in POLICIES if any((each, policy) in times for each in SYSTEMS)]
-    fits = [[policy, *(cell(system, policy) for system in SYSTEMS)] for policy in measured]
+    fits = [
+        [policy, ratio(policy), *(cell(system, policy) for system in SYSTEMS)]
+        for policy in measured
+    ]
     parts = [
         "# `model.fit` on a GPU",
         f"The model is an embedding of {VOCABULARY:,} words with a mask, two bidirectional LSTM "
         "layers of 256 units in each direction, and a dense layer. "
         f"Batches have {BATCH} sequences of {STEPS // 4} to "
-        f"{STEPS} words. The numbers are milliseconds of a training step of `model.fit`. The mean "
+        f"{STEPS} words. After a ratio, numbers are milliseconds of a training step of "
+        "`model.fit`. The mean "
         f"time of a step was taken for each of {EPOCHS} epochs of {BATCHES} steps. A cell has the "
         "median of these means and, in parentheses, the smallest and the largest. “This package” "
         "is one `CudnnLSTM`, “drop-in” the layers of `cudnn_rnn_tf.keras`, and “accelerated” "
@@ -138,7 +147,7 @@ def page(path: pathlib.Path) -> str:
         "is the same model without the LSTM layers, which Keras lets XLA compile by default. "
         "TensorFloat-32 was on. Keras's layers cannot "
         "use cuDNN in bfloat16, or when compiled by XLA. “–” marks what was not measured.",
-        pages.table(["dtype policy", *SYSTEMS], fits),
+        pages.table(["dtype policy", "Keras / drop-in", *SYSTEMS], fits),
         "In float16, Keras's `LossScaleOptimizer` checks in every step whether a gradient has "
         "overflowed. For the gradient of an embedding, TensorFlow does a part of this check on "
         "the CPU, and the program enqueues no more work for the GPU until the result is there. In "
