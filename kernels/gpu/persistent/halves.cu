@@ -145,18 +145,21 @@ extern "C" __global__ void halve_columns(
 }
 
 // Divides products, [rows, width], by what their operands were multiplied by.
-// One operand has the columns' powers, and the other one the rows', or 1.
-extern "C" __global__ void unscale(Index rows, int width, const float* of_rows,
-                                   const Word* of_columns, float* products) {
+// One operand has the columns' powers, and the other one the rows', or 1. The
+// products' rows are `pitch` numbers apart, and may stand in the results'
+// place.
+extern "C" __global__ void unscale(Index rows, int width, Index pitch,
+                                   const float* of_rows, const Word* of_columns,
+                                   const float* products, float* results) {
   ForColumns<1>(
       rows, width,
       [&](Index row, int column) {
-        return Unscaled(products[row * width + column],
+        return Unscaled(products[row * pitch + column],
                         PowerOf(of_columns[column]),
                         of_rows == nullptr ? 1.0f : of_rows[row]);
       },
       [&](Index row, int column, const float* value) {
-        products[row * width + column] = *value;
+        results[row * width + column] = *value;
       },
       [](int) {});
 }

@@ -69,12 +69,14 @@ class Halves {
                   rows, static_cast<int>(width), pitch, from, factors, largest,
                   Pitch(width), to);
   }
-  // Divides products, [rows, width], by the powers of their operands.
-  RnnStatus Unscale(CUstream stream, int64_t rows, int64_t width,
+  // Divides products, [rows, width] with rows that are `pitch` numbers apart,
+  // by the powers of their operands.
+  RnnStatus Unscale(CUstream stream, int64_t rows, int64_t width, int64_t pitch,
                     const float* of_rows, const void* of_columns,
-                    void* products) const {
+                    const void* products, void* results) const {
     return Launch(unscale_, stream, GridOf(rows, width), rows,
-                  static_cast<int>(width), of_rows, of_columns, products);
+                  static_cast<int>(width), pitch, of_rows, of_columns, products,
+                  results);
   }
 
  private:

@@ -104,6 +104,23 @@ struct Network::BackwardPass {
     return 1;
   }
 
+  // Computes a product, [m, n], of operands in float16, of which `b` has rows
+  // of Halves::Pitch(n) numbers, and divides it by the powers of b's columns
+  // and of a's rows, if those have any. cuBLAS takes three times as long for
+  // products whose columns are no multiple of eight, so it gets those of b's
+  // padding too.
+  RnnStatus MultiplyHalves(int64_t m, int64_t n, int64_t k, const Factor& a,
+                           const Factor& b, const float* of_rows,
+                           void* result) const {
+    const int64_t pitch = Halves::Pitch(n);
+    void* const products = pitch == n ? result : workspace.padded;
+    CRNN_RETURN_IF_ERROR(Multiply(handles.blas, kHalfProducts, m, pitch, k, a,
+                                  b,
+                                  {products, network.problem_.dtype, pitch}));
+    return network.halves_->Unscale(handles.stream, m, n, pitch, of_rows,
+                                    workspace.column_powers, products, result);
+  }
+
   // Computes the gradient of a matrix, [m, n], whose place in the parameters is
   // `offset`, from the gradients of its products, [rows, m]. Operands may be
   // `halved`.
@@ -115,6 +132,10 @@ struct Network::BackwardPass {
     void* const gradient = network.At(buffers.params_backprop, offset);
     const int64_t parts = PartsOfSum(m, n), of_part = rows / parts;
     of_products.is_transposed = true;
+    if (halved && parts == 1) {
+      return MultiplyHalves(m, n, rows, of_products, operand,
+                            /*of_rows=*/nullptr, gradient);
+    }
     of_products.stride = of_part * of_products.pitch;
     CRNN_RETURN_IF_ERROR(Multiply(
         handles.blas, type, m, n, of_part, of_products,
@@ -128,8 +149,9 @@ struct Network::BackwardPass {
                                               workspace.parts, gradient));
     }
     if (!halved) return {};
-    return network.halves_->Unscale(handles.stream, m, n, /*of_rows=*/nullptr,
-                                    workspace.column_powers, gradient);
+    return network.halves_->Unscale(
+        handles.stream, m, n, n,
+        /*of_rows=*/nullptr, workspace.column_powers, gradient, gradient);
   }
 
   // Computes the gradients of a direction's recurrent matrices. The gradient of
@@ -242,20 +264,15 @@ struct Network::BackwardPass {
     }
     const int64_t input_size = spec.layer_input_size(l);
     if (HalvesInputs(l)) {
-      const Halves& halves = *network.halves_;
       const int64_t weights = layout.pseudo_layer(l).input_weights;
-      CRNN_RETURN_IF_ERROR(halves.Columns(
+      CRNN_RETURN_IF_ERROR(network.halves_->Columns(
           handles.stream, {}, gate_rows, input_size, input_size,
           network.Param(buffers.params, weights), /*factors=*/nullptr,
           workspace.column_powers, workspace.weights));
-      CRNN_RETURN_IF_ERROR(
-          Multiply(handles.blas, kHalfProducts, rows, input_size, gate_rows,
-                   OfGates(arguments.direction[0], 0),
-                   {workspace.weights, Halves::Pitch(input_size)},
-                   {input_backprop, network.problem_.dtype, input_size}));
-      return halves.Unscale(handles.stream, rows, input_size,
-                            workspace.step_powers[0], workspace.column_powers,
-                            input_backprop);
+      return MultiplyHalves(rows, input_size, gate_rows,
+                            OfGates(arguments.direction[0], 0),
+                            {workspace.weights, Halves::Pitch(input_size)},
+                            workspace.step_powers[0], input_backprop);
     }
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
       const int64_t weights =

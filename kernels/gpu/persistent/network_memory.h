@@ -230,6 +230,8 @@ struct Network::BackwardWorkspace : Workspace {
   // operand's columns.
   void *weights = nullptr, *column_powers = nullptr;
   std::array<float*, kMaxDirs> step_powers = {};
+  // Their product, where its columns are no multiple of those of operands.
+  void* padded = nullptr;
 
   BackwardWorkspace(const Network& network, void* base)
       : Workspace(network, /*is_backward=*/true, base) {
@@ -269,9 +271,19 @@ struct Network::BackwardWorkspace : Workspace {
       return;
     }
     operand = TakeHalves(network.rows_, widest);
-    if (spec.num_dirs() == 1) {
-      weights = TakeHalves(spec.num_gates() * spec.num_units, WidestInput());
+    const int64_t gate_rows = spec.num_gates() * spec.num_units;
+    const auto padded_numbers = [](int64_t m, int64_t n) {
+      return Halves::Pitch(n) == n ? 0 : m * Halves::Pitch(n);
+    };
+    int64_t most = padded_numbers(gate_rows, spec.output_size());
+    for (int64_t l = 0; l < spec.num_layers; ++l) {
+      if (!spec.has_input_weights(l)) continue;
+      const int64_t m =
+          spec.num_dirs() == 1 ? std::max(gate_rows, network.rows_) : gate_rows;
+      most = std::max(most, padded_numbers(m, spec.layer_input_size(l)));
     }
+    if (most > 0) padded = TakeSums(most);
+    if (spec.num_dirs() == 1) weights = TakeHalves(gate_rows, WidestInput());
     column_powers = TakeSums(widest);
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
       step_powers[d] = TakeSums(network.rows_);
