@@ -1,8 +1,8 @@
 """Measures how training on several GPUs of a machine grows with their number.
 
 benchmarks/command.py says how to run it, on a machine of two GPUs; `--only` names measurements.
-All systems train the model of examples/several_gpus.py on the same text: the loop of that example,
-`fit` under `MirroredStrategy`, and PyTorch's `DistributedDataParallel`.
+Both systems train the model of examples/several_gpus.py on the same text: the loop of that example,
+and PyTorch's `DistributedDataParallel`.
 """
 
 import argparse
@@ -23,14 +23,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WINDOWS, STEPS = 5, 96
 TEXT = pathlib.Path(tempfile.gettempdir(), "several_gpus.npy")  # The text's lines.
 LOOP, GRAPH = "the example's loop", "the same without XLA"
-FIT, DROP_IN = "`fit`, `CudnnLSTM`", "`fit`, drop-in `LSTM`"
 TORCH = "PyTorch's `DistributedDataParallel`"
 
 
 def measurements() -> list[tuple[str, int, int]]:
     """Returns what is measured: its kind, its number of GPUs and the lines of each GPU's batch."""
     speeds = [(kind, lines) for lines in (64, 256) for kind in (LOOP, TORCH)]
-    speeds += [(kind, 64) for kind in (GRAPH, FIT, DROP_IN)]
+    speeds.append((GRAPH, 64))
     return [(kind, gpus, lines) for kind, lines in speeds for gpus in (1, 2)]
 
 
@@ -83,37 +82,6 @@ def _loop(kind: str, gpus: int, lines: int) -> list[float]:
             np.mean([loss.numpy() for loss in of_call])
 
     return _windows(run)
-
-
-def _fit(kind: str, gpus: int, lines: int) -> list[float]:
-    """Trains by Keras's `fit` under `MirroredStrategy`."""
-    example = _example()
-    import keras
-    import tensorflow as tf
-
-    import cudnn_rnn_tf as crnn
-
-    text = _text()
-    vocabulary = int(text.max()) + 1
-    example.FLAGS.batch_size = gpus * lines
-    devices = [f"GPU:{index}" for index in range(gpus)]
-    data = example.batches(text, 0, 0).map(lambda ids: (ids[:, :-1], ids[:, 1:])).prefetch(8)
-    with tf.distribute.MirroredStrategy(devices).scope():
-        if kind == FIT:
-            model = example.make_model(vocabulary)
-        else:
-            layers = [crnn.keras.LSTM(512, return_sequences=True) for _ in range(2)]
-            model = keras.Sequential(
-                [
-                    keras.Input((text.shape[1] - 1,), dtype="int64"),
-                    keras.layers.Embedding(vocabulary, 64, mask_zero=True),
-                    *layers,
-                    keras.layers.Dense(vocabulary),
-                ]
-            )
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.5), loss)
-    return _windows(lambda: model.fit(data, steps_per_epoch=STEPS, verbose=0))
 
 
 def _torch_replica(rank: int, gpus: int, lines: int, folder: str) -> None:
@@ -172,10 +140,7 @@ def _torch(gpus: int, lines: int) -> list[float]:
 
 
 def measure(kind: str, gpus: int, lines: int) -> None:
-    if kind == TORCH:
-        ms = _torch(gpus, lines)
-    else:
-        ms = (_fit if kind in (FIT, DROP_IN) else _loop)(kind, gpus, lines)
+    ms = _torch(gpus, lines) if kind == TORCH else _loop(kind, gpus, lines)
     print(json.dumps({"kind": kind, "gpus": gpus, "lines": lines, "ms": ms}))
 
 
