@@ -82,6 +82,7 @@ KernelRequest NextRequest() {
   being_checked = std::to_string(batch_size) + " sequences";
   KernelRequest request = {{}, /*allow_tf32=*/true, batch_size % 2 == 0};
   request.problem.dtype = RnnDataType::kFloat16;
+  request.problem.spec.activation = Activation::kElu;
   request.problem.spec.num_units = 256;
   request.problem.batch_size = batch_size;
   return request;
@@ -97,6 +98,9 @@ void CheckClusters(const DeviceLimits& limits) {
     const double cycles = division.cycles;
     const RnnStatus status = Kernel::Get(request, limits, &division, &kernel);
     Check(status.ok() && kernel.fits(), "a kernel: " + status.message);
+    Check(persistent::KernelsText().find("lstm elu, 256 units, float16") !=
+              std::string::npos,
+          "the kernels' text");
     Check(!kernel.shape().is_cluster ||
               kernel.shape().team <= std::min(granted, limits.largest_cluster),
           "a cluster is no larger than what is granted");

@@ -35,6 +35,25 @@ constexpr int kThreads = 32 * WARPS;
 constexpr int kRows = kShape.rows();
 constexpr bool kHasBands = kShape.has_bands();
 
+// Who a thread is: a lane, with the numbers g and t that products.cuh speaks
+// of, of a warp, of a block, of a team. Blocks have slices of the rows of a
+// band.
+struct Thread {
+  const int index = threadIdx.x, warp = index / 32, lane = index % 32;
+  const int g = lane / 4, t = lane % 4;
+  const int rank = blockIdx.x % TEAM;
+  const int band = rank / SLICES, slice = rank % SLICES;
+};
+
+// Returns row i of the weights that a band's blocks have, by unit and then by
+// slot; null stands for zeros.
+static const Item* RowOfWeights(const void* weights, int band, int i) {
+  const int unit = band * (SLICES * BLOCK_UNITS) + i / SLOTS, gate = i % SLOTS;
+  if (gate >= kGates || unit >= NUM_UNITS) return nullptr;
+  return static_cast<const Item*>(weights) +
+         static_cast<long long>(gate * NUM_UNITS + unit) * NUM_UNITS;
+}
+
 // A block's cells, one for each unit and sequence, are dealt to its threads so
 // that the threads of a warp have consecutive units or, if `kInTiles`, to those
 // that have the sums: a warp has eight units then, and lane 4 g + t has unit g
@@ -62,6 +81,51 @@ struct DealtCell {
     exists = kCells % kThreads == 0 || cell < kCells;
     row = cell / BLOCK_UNITS;
     unit = cell % BLOCK_UNITS;
+  }
+};
+
+// What both passes know of a thread's cells, for a share of the batch.
+template <typename Cell>
+struct OwnCells {
+  static constexpr int kRounds = Cell::kRounds, kOwnUnits = Cell::kOwnUnits;
+
+  const Thread& me;
+  const Sequences& sequences;
+  const int first_row;
+  const bool is_reversed;
+  // Sequences are ordered by their lengths, so the first row's is the longest.
+  const int steps = Sequence(sequences, first_row).length;
+  const int row_step =
+      is_reversed ? -sequences.time_stride : sequences.time_stride;
+  int unit_of[kRounds], length[kRounds], row_of[kRounds];
+  Functions functions[kOwnUnits];
+
+  Sequence SequenceOf(int round) const {
+    const Cell cell(round, me.index);
+    Sequence sequence(sequences, first_row + cell.row);
+    if (!cell.exists || me.rank * BLOCK_UNITS + cell.unit >= NUM_UNITS) {
+      sequence.Clear();
+    }
+    return sequence;
+  }
+  // Sets what is known of a cell, and returns its sequence.
+  Sequence Begin(int round, const void* vectors) {
+    const Sequence sequence = SequenceOf(round);
+    unit_of[round] = me.rank * BLOCK_UNITS + Cell(round, me.index).unit;
+    length[round] = sequence.length;
+    row_of[round] = sequence.RowAt(sequences, 0, is_reversed);
+    if (round < kOwnUnits && unit_of[round] < NUM_UNITS) {
+      functions[round].ReadVectors(vectors, NUM_UNITS, unit_of[round]);
+    }
+    return sequence;
+  }
+  bool Has(int round, int step) const { return step < length[round]; }
+  long long RowAt(int round, int step) const {
+    return row_of[round] + step * row_step;
+  }
+  bool StartsAnew(int round, int step) const {
+    return kHasResets && Has(round, step) &&
+           ::StartsAnew(sequences, step, RowAt(round, step), is_reversed);
   }
 };
 

@@ -70,20 +70,20 @@ class PartsOfRows {
   void EndShare(int turns) { ring_.EndShare(turns); }
 
   // All lanes of a part call this with the same numbers.
-  void Send(int turn, int thread, int rank,
+  void Send(int turn, const Thread& me,
             const float (&numbers)[kRounds][n]) const {
 #pragma unroll
     for (int i = 0; i < kRounds * kChunks; ++i) {
       const int round = i / kChunks, chunk = i % kChunks;
-      const Cell cell(round, thread);
+      const Cell cell(round, me.index);
       if (!cell.exists) continue;
       Chunk sent = {};
 #pragma unroll
       for (int j = 0; j < 4 && 4 * chunk + j < n; ++j) {
         sent.word[j] = __float_as_uint(numbers[round][4 * chunk + j]);
       }
-      const int part = (rank * BLOCK_UNITS + cell.unit) / kRowLanes;
-      const int at = PlaceOf(chunk, cell, part), own = thread % kRowLanes;
+      const int part = (me.rank * BLOCK_UNITS + cell.unit) / kRowLanes;
+      const int at = PlaceOf(chunk, cell, part), own = me.index % kRowLanes;
       if (!IS_CLUSTER && own == chunk) ring_.Send(turn, at, sent);
 #pragma unroll
       for (int peer = 0; IS_CLUSTER && peer < TEAM; peer += kRowLanes) {
@@ -96,19 +96,19 @@ class PartsOfRows {
   // Calls use(round, units, numbers) with a lane's share of the parts of each
   // sequence, once all blocks have sent them.
   template <typename Use>
-  void Receive(int turn, int thread, const Use& use) const {
+  void Receive(int turn, const Thread& me, const Use& use) const {
     if (IS_CLUSTER) {
       WaitForBarrier(barrier_, turn % 2);
-      if (thread == 0) Arm();
+      if (me.index == 0) Arm();
     }
 #pragma unroll kAtOnce
     for (int first = 0; first < kParts; first += kRowLanes) {
-      const int part = first + thread % kRowLanes;
+      const int part = first + me.index % kRowLanes;
       const char* from[kRounds * kChunks];
       Chunk chunks[kRounds * kChunks];
 #pragma unroll
       for (int i = 0; i < kRounds * kChunks; ++i) {
-        const Cell cell(i / kChunks, thread);
+        const Cell cell(i / kChunks, me.index);
         const int at = PlaceOf(i % kChunks, cell, part);
         if (!cell.exists || part >= kParts) {
           from[i] = nullptr;
@@ -121,7 +121,7 @@ class PartsOfRows {
       if (!IS_CLUSTER) ::Receive(from, IsFull, chunks);
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
-        if (!Cell(round, thread).exists || part >= kParts) continue;
+        if (!Cell(round, me.index).exists || part >= kParts) continue;
         float numbers[4 * kChunks];
 #pragma unroll
         for (int i = 0; i < 4 * kChunks; ++i) {
@@ -156,29 +156,28 @@ static void MakeMoments(float first, float per_unit, float* sums) {
 // Sends the moments of the parts of n numbers of each cell, and sets `own` to
 // those of the cell's part.
 template <int n>
-static void SendMoments(const PartsOfRows<2 * n>& to, int step, int thread,
-                        int rank, const float (&numbers)[kRounds][n],
+static void SendMoments(const PartsOfRows<2 * n>& to, int step,
+                        const Thread& me, const float (&numbers)[kRounds][n],
                         float (&own)[kRounds][2 * n]) {
-  const int lane = thread % 32;
   float first[kRounds * n];
 #pragma unroll
   for (int i = 0; i < kRounds * n; ++i) {
     const float number = numbers[i / n][i % n];
-    const int unit = rank * BLOCK_UNITS + Cell(i / n, thread).unit;
+    const int unit = me.rank * BLOCK_UNITS + Cell(i / n, me.index).unit;
     first[i] = __uint_as_float(
-        ShuffleFrom(__float_as_uint(number), lane / kRowLanes * kRowLanes));
+        ShuffleFrom(__float_as_uint(number), me.lane / kRowLanes * kRowLanes));
     const float d = unit < NUM_UNITS ? number - first[i] : 0.0f;
     own[0][2 * i] = d;
     own[0][2 * i + 1] = d * d;
   }
-  AddUp<2 * n * kRounds>(own[0], lane);
+  AddUp<2 * n * kRounds>(own[0], me.lane);
 #pragma unroll
   for (int i = 0; i < kRounds * n; ++i) {
-    const int unit = rank * BLOCK_UNITS + Cell(i / n, thread).unit;
+    const int unit = me.rank * BLOCK_UNITS + Cell(i / n, me.index).unit;
     MakeMoments(first[i], 1.0f / fmaxf(UnitsOf(unit / kRowLanes), 1.0f),
                 own[0] + 2 * i);
   }
-  to.Send(step, thread, rank, own);
+  to.Send(step, me, own);
 }
 
 // The result of norm k for a sum.
@@ -218,11 +217,11 @@ struct NormedCell {
 // Finds n norms of each cell, from the given one on, of numbers whose moments
 // all blocks send.
 template <int n>
-static void FindNorms(const PartsOfRows<2 * n>& from, int step, int thread,
-                      const float (&own)[kRounds][2 * n], int norm,
-                      float epsilon, NormedCell (&cells)[kRounds]) {
+static void FindNorms(const PartsOfRows<2 * n>& from, int step,
+                      const Thread& me, const float (&own)[kRounds][2 * n],
+                      int norm, float epsilon, NormedCell (&cells)[kRounds]) {
   float sums[kRounds][2 * n] = {};
-  from.Receive(step, thread, [&](int round, float units, const float* part) {
+  from.Receive(step, me, [&](int round, float units, const float* part) {
 #pragma unroll
     for (int i = 0; i < 2 * n; i += 2) {
       const float d = part[i] - own[round][i];
@@ -230,7 +229,7 @@ static void FindNorms(const PartsOfRows<2 * n>& from, int step, int thread,
       sums[round][i + 1] += part[i + 1] + units * d * d;
     }
   });
-  AddUp<2 * n * kRounds>(sums[0], thread % 32);
+  AddUp<2 * n * kRounds>(sums[0], me.lane);
 #pragma unroll
   for (int i = 0; i < kRounds * n; ++i) {
     float* const moments = sums[0] + 2 * i;
@@ -240,9 +239,11 @@ static void FindNorms(const PartsOfRows<2 * n>& from, int step, int thread,
   }
 }
 
-class ForwardNorms {
+// Takes the place of PlainForwardStep.
+class NormedForwardStep {
  public:
-  ForwardNorms(char* memory, Barrier* barriers)
+  static constexpr int kBarriers = 2;
+  NormedForwardStep(char* memory, Barrier* barriers)
       : of_gates_(memory, barriers), of_inner_(of_gates_.end(), barriers + 1) {}
   void Arm() const {
     of_gates_.Arm();
@@ -252,42 +253,68 @@ class ForwardNorms {
     of_gates_.EndShare(steps);
     of_inner_.EndShare(steps);
   }
-  // Computes the cells of a step, whose z are known, but not the next states.
-  void Run(int step, int thread, int rank, float epsilon,
-           const Functions* functions, const float* c,
-           NormedCell (&cells)[kRounds]) const {
+  // Computes all of the cells but the next states.
+  template <typename Cells, typename Add>
+  void Begin(int step, const Thread& me, float epsilon, const Cells& of_thread,
+             const Add& add) {
     float sums[kRounds][kLast], inner[kRounds][1];
     float own[kRounds][2 * kLast], own_inner[kRounds][2];
 #pragma unroll
-    for (int i = 0; i < kRounds * kLast; ++i) {
-      sums[i / kLast][i % kLast] = cells[i / kLast].z[i % kLast];
+    for (int round = 0; round < kRounds; ++round) {
+      add(round);
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) {
+        cells_[round].z[slot] = of_thread.z()[round][slot];
+        if (slot < kLast) sums[round][slot] = cells_[round].z[slot];
+      }
     }
-    SendMoments(of_gates_, step, thread, rank, sums, own);
-    FindNorms<kLast>(of_gates_, step, thread, own, 0, epsilon, cells);
+    SendMoments(of_gates_, step, me, sums, own);
+    FindNorms<kLast>(of_gates_, step, me, own, 0, epsilon, cells_);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      cells[round].SetInner(functions[round % kOwnUnits], c[round]);
-      inner[round][0] = cells[round].inner;
+      cells_[round].SetInner(of_thread.functions[round % kOwnUnits],
+                             of_thread.c[round]);
+      inner[round][0] = cells_[round].inner;
     }
-    SendMoments(of_inner_, step, thread, rank, inner, own_inner);
-    FindNorms<1>(of_inner_, step, thread, own_inner, kLast, epsilon, cells);
+    SendMoments(of_inner_, step, me, inner, own_inner);
+    FindNorms<1>(of_inner_, step, me, own_inner, kLast, epsilon, cells_);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      cells[round].SetLast(functions[round % kOwnUnits]);
+      cells_[round].SetLast(of_thread.functions[round % kOwnUnits]);
+    }
+  }
+  template <typename Add>
+  void BeginCell(int, const Add&) const {}
+  void Next(int round, const Functions& functions, const float*, float* h,
+            float* c) const {
+    CellType::Outer(functions, cells_[round].y, cells_[round].last, h, c);
+  }
+  float Kept(int round, int slot) const { return cells_[round].z[slot]; }
+  void StoreNorms(int round, long long row, void* to) const {
+    for (int k = 0; k < kNorms; ++k) {
+      static_cast<Norm<float>*>(to)[row * kNorms + k] = cells_[round].norms[k];
     }
   }
 
  private:
   PartsOfRows<2 * kLast> of_gates_;
   PartsOfRows<2> of_inner_;
+  NormedCell cells_[kRounds];
 };
 
-class BackwardNorms {
+// Takes the place of PlainBackwardStep.
+class NormedBackwardStep {
  public:
-  // The sums of the gradients of the vectors of a thread's units.
-  float vector_sums[kOwnUnits][kVectors];
-
-  BackwardNorms(char* memory, Barrier* barriers)
+  static constexpr int kBarriers = 2;
+  struct Loaded {
+    Norm<float> norms[kNorms];
+    void Load(const void* from, long long row) {
+      for (int k = 0; k < kNorms; ++k) {
+        norms[k] = static_cast<const Norm<float>*>(from)[row * kNorms + k];
+      }
+    }
+  };
+  NormedBackwardStep(char* memory, Barrier* barriers)
       : of_outer_(memory, barriers),
         of_others_(of_outer_.end(), barriers + 1) {}
   void Arm() const {
@@ -298,20 +325,37 @@ class BackwardNorms {
     of_outer_.EndShare(steps);
     of_others_.EndShare(steps);
   }
+  // The sums of the gradients of the vectors of a thread's unit.
+  void ClearSums(int own_unit, float to) {
+    for (float& sum : vector_sums_[own_unit]) sum = to;
+  }
+  void StoreSums(int round, float* to, int unit) const {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      to[v * NUM_UNITS + unit] =
+          round < kOwnUnits ? vector_sums_[round % kOwnUnits][v] : 0.0f;
+    }
+  }
+  void Prepare(int round, const CellInputs& in, const Loaded& loaded,
+               const Functions& functions) {
+    cells_[round].Set(loaded.norms, in, functions);
+    h_before_[round] = ToFloat(in.h_before);
+    c_before_[round] = ToFloat(in.c_before);
+  }
+  void Compute(int round, float dh, float*, float*, float*) { dh_[round] = dh; }
   // Computes the gradients of what is in the slots from those of h and c, which
   // are replaced as cells.h says. Cells that are not active have none.
   template <typename IsActive>
-  void Run(int turn, int thread, int rank, const Functions* functions,
-           const NormedCell (&cells)[kRounds], const IsActive& is_active,
-           const float* h_before, const float* c_before, const float* dh,
-           float* carry_h, float* carry_c, float (*of_slots)[kSlots]) {
+  void Finish(int turn, const Thread& me, const Functions* functions,
+              const IsActive& is_active, float* carry_h, float* carry_c,
+              float (*of_slots)[kSlots]) {
     // The gradients of results times gamma; and sums over the units of these,
     // and of their products with what is standardized.
     float d_of[kRounds][kNorms];
     float of_outer[kRounds][4] = {}, of_others[kRounds][2 * kLast - 2] = {};
     const auto meet = [&](int round, int k, float sum, float d, float* sums) {
-      const float standard = cells[round].norms[k].Standard(sum);
-      float* const of_vectors = vector_sums[round % kOwnUnits] + 2 * k;
+      const float standard = cells_[round].norms[k].Standard(sum);
+      float* const of_vectors = vector_sums_[round % kOwnUnits] + 2 * k;
       of_vectors[0] += d * standard;
       of_vectors[1] += d;
       d *= functions[round % kOwnUnits].OfVector(2 * k);
@@ -320,30 +364,30 @@ class BackwardNorms {
       sums[1] = d * standard;
     };
     const auto through = [&](int round, int k, float sum, const float* sums) {
-      return cells[round].norms[k].Through(
+      return cells_[round].norms[k].Through(
           d_of[round][k], sum, sums[0] * kPerUnit, sums[1] * kPerUnit);
     };
     constexpr int kOuter = CellType::kOuterGate;
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       if (!is_active(round)) continue;
-      const NormedCell& cell = cells[round];
+      const NormedCell& cell = cells_[round];
       float dy[kLast];
       const float d = CellType::OuterBackward(
-          functions[round % kOwnUnits], cell.y, cell.last, h_before[round],
-          dh[round], carry_c[round], carry_h + round, dy);
+          functions[round % kOwnUnits], cell.y, cell.last, h_before_[round],
+          dh_[round], carry_c[round], carry_h + round, dy);
       meet(round, kLast, cell.inner, d, of_outer[round]);
       meet(round, kOuter, cell.z[kOuter], dy[kOuter], of_outer[round] + 2);
     }
-    Exchange(of_outer_, turn, thread, rank, of_outer);
+    Exchange(of_outer_, turn, me, of_outer);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       if (!is_active(round)) continue;
-      const NormedCell& cell = cells[round];
+      const NormedCell& cell = cells_[round];
       float dy[kLast];
       const float d = through(round, kLast, cell.inner, of_outer[round]);
       CellType::InnerBackward(functions[round % kOwnUnits], cell.y, cell.z,
-                              c_before[round], d, carry_c + round, dy,
+                              c_before_[round], d, carry_c + round, dy,
                               of_slots[round]);
       of_slots[round][kOuter] =
           through(round, kOuter, cell.z[kOuter], of_outer[round] + 2);
@@ -353,15 +397,15 @@ class BackwardNorms {
         meet(round, k, cell.z[k], dy[k], of_others[round] + PlaceOf(k));
       }
     }
-    Exchange(of_others_, turn, thread, rank, of_others);
+    Exchange(of_others_, turn, me, of_others);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       if (!is_active(round)) continue;
 #pragma unroll
       for (int k = 0; k < kLast; ++k) {
         if (k == kOuter) continue;
-        of_slots[round][k] =
-            through(round, k, cells[round].z[k], of_others[round] + PlaceOf(k));
+        of_slots[round][k] = through(round, k, cells_[round].z[k],
+                                     of_others[round] + PlaceOf(k));
       }
     }
   }
@@ -373,21 +417,24 @@ class BackwardNorms {
   }
   // Replaces sums of cells by those over all units.
   template <int n>
-  static void Exchange(const PartsOfRows<n>& parts, int turn, int thread,
-                       int rank, float (&sums)[kRounds][n]) {
-    AddUp<n * kRounds>(sums[0], thread % 32);
-    parts.Send(turn, thread, rank, sums);
+  static void Exchange(const PartsOfRows<n>& parts, int turn, const Thread& me,
+                       float (&sums)[kRounds][n]) {
+    AddUp<n * kRounds>(sums[0], me.lane);
+    parts.Send(turn, me, sums);
 #pragma unroll
     for (int i = 0; i < kRounds * n; ++i) sums[i / n][i % n] = 0.0f;
-    parts.Receive(turn, thread, [&](int round, float, const float* part) {
+    parts.Receive(turn, me, [&](int round, float, const float* part) {
 #pragma unroll
       for (int i = 0; i < n; ++i) sums[round][i] += part[i];
     });
-    AddUp<n * kRounds>(sums[0], thread % 32);
+    AddUp<n * kRounds>(sums[0], me.lane);
   }
 
   PartsOfRows<4> of_outer_;
   PartsOfRows<2 * kLast - 2> of_others_;
+  NormedCell cells_[kRounds];
+  float vector_sums_[kOwnUnits][kVectors];
+  float dh_[kRounds], h_before_[kRounds], c_before_[kRounds];
 };
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NORMS_CUH_

@@ -58,6 +58,28 @@ static void Receive(const Item* from, Item* item) {
   }
 }
 
+// What a block runs: a direction of a layer, from its first share of the batch
+// on, or a stage of a stack.
+struct Stage {
+  int direction, first_row;
+  bool is_reversed = false;
+  // In a stack: whether the stage is the products with the layer below,
+  // whether it is of an upper layer, and whether another one waits for it.
+  bool is_product = false, is_upper = false, is_awaited = false;
+};
+static Stage StageOfBlock(const Part& part) {
+  if constexpr (IS_STACK) {
+    const int ticket = TakeTicket(part.ring), teams = gridDim.x / TEAM;
+    const int stage = ticket / teams, direction = (stage + 1) / 2;
+    return {direction,     ticket % teams * kRows,
+            false,         stage % 2 == 1,
+            direction > 0, stage + 1 < static_cast<int>(gridDim.y)};
+  } else {
+    const int direction = part.first_direction + blockIdx.y;
+    return {direction, FirstRowOf(0), direction == 1};
+  }
+}
+
 // A thread's share of the layer below's steps.
 class LayerBelow {
  public:

@@ -1,0 +1,239 @@
+// The cells of a thread in the backward pass.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_BACKWARD_CELLS_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_BACKWARD_CELLS_CUH_
+
+#include "backward_exchange.cuh"
+
+using cudnn_rnn_tf::persistent::BackwardArguments;
+using cudnn_rnn_tf::persistent::BackwardDirection;
+
+#if NORMS
+#include "norms.cuh"
+using CellStep = NormedBackwardStep;
+#else
+// How the gradients of a step's gates follow from those of h and c: by one call
+// of the cell. norms.cuh has what takes its place for cells that normalise.
+class PlainBackwardStep {
+ public:
+  static constexpr int kBarriers = 0;
+  // What is loaded for a cell besides CellInputs.
+  struct Loaded {
+    void Load(const void*, long long) {}
+  };
+  PlainBackwardStep(char*, Barrier*) {}
+  void Arm() const {}
+  void EndShare(int) {}
+  void ClearSums(int, float) const {}
+  void StoreSums(int, float*, int) const {}
+
+  // The work that depends on what was loaded alone.
+  void Prepare(int round, const CellInputs& in, const Loaded&,
+               const Functions& functions) {
+    factors_[round] = MakeFactors(in, functions);
+  }
+  void Compute(int round, float dh, float* carry_h, float* carry_c,
+               float* of_slots) const {
+    CellType::Backward(factors_[round], dh, carry_h, carry_c, of_slots);
+  }
+  // Ends the step of all cells.
+  template <typename IsActive>
+  void Finish(int, const Thread&, const Functions*, const IsActive&, float*,
+              float*, float (*)[kSlots]) const {}
+
+ private:
+  CellType::Factors<Sum> factors_[kRounds];
+};
+using CellStep = PlainBackwardStep;
+#endif
+
+class BackwardCells : public OwnCells<Cell> {
+ public:
+  BackwardCells(const Thread& me, const BackwardArguments& all, int direction,
+                int first_row, CellStep& cell_step)
+      : OwnCells{me, all.sequences, first_row, direction == 1},
+        all_(all),
+        my_(all.direction[direction]),
+        cell_step_(cell_step) {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const Sequence sequence = Begin(round, my_.vectors);
+      carry_h_[round] = carry_c_[round] = 0.0f;
+      if (round < kOwnUnits) ClearSums(round, 0.0f);
+      if (sequence.b < 0) continue;
+      const long long at = sequence.b * all_.state_stride + unit_of[round];
+      carry_h_[round] =
+          ToFloat(static_cast<const Item*>(my_.last_h_backprop)[at]);
+      if constexpr (CellType::kHasC) {
+        carry_c_[round] =
+            ToFloat(static_cast<const Item*>(my_.last_c_backprop)[at]);
+      }
+      if (!sequence.is_invalid) continue;
+      carry_h_[round] = carry_c_[round] = InvalidValue();
+      ClearSums(round % kOwnUnits, InvalidValue());
+    }
+  }
+  const float (&of_slots() const)[kRounds][kSlots] { return of_slots_; }
+
+  void LoadInputs(int step) {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      CellInputs& in = inputs_[round];
+      in = {};
+      loaded_[round] = {};
+      if (step < 0 || !Has(round, step)) continue;
+      const long long row = RowAt(round, step);
+      const int unit = unit_of[round];
+      const long long first_state =
+          step > 0 ? 0 : SequenceOf(round).b * all_.state_stride;
+      const bool is_anew = StartsAnew(round, step);
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) {
+        in.gates[slot] = GateAt(row, slot, unit);
+      }
+      loaded_[round].Load(my_.norms, row);
+      in.output_backprop = static_cast<const Item*>(
+          my_.output_backprop)[row * all_.output_stride + unit];
+      if constexpr (CellType::kHasC) {
+        const Item* const cells = static_cast<const Item*>(my_.cells);
+        in.c = cells[row * NUM_UNITS + unit];
+        in.c_before =
+            step > 0
+                ? cells[(row - row_step) * NUM_UNITS + unit]
+                : static_cast<const Item*>(my_.first_c)[first_state + unit];
+        if (is_anew) in.c_before = FromFloat(0.0f);
+        // Only the last layer has the caller's cell states.
+        if (kCellSequencesPitch > 0 && my_.all_c_backprop != nullptr) {
+          in.c_backprop = static_cast<const Item*>(
+              my_.all_c_backprop)[row * kCellSequencesPitch + unit];
+        }
+      }
+      if constexpr (CellType::kReadsH) {
+        in.h_before =
+            step > 0
+                ? static_cast<const Item*>(
+                      my_.output)[(row - row_step) * all_.output_stride + unit]
+                : static_cast<const Item*>(my_.first_h)[first_state + unit];
+        if (is_anew) in.h_before = FromFloat(0.0f);
+      }
+    }
+  }
+  // The work of a step that depends on what was loaded for it alone.
+  void Prepare() {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const CellInputs& in = inputs_[round];
+      cell_step_.Prepare(round, in, loaded_[round],
+                         functions[round % kOwnUnits]);
+      output_backprop_[round] = ToFloat(in.output_backprop);
+      c_backprop_[round] = ToFloat(in.c_backprop);
+    }
+  }
+  // Computes the gradients of a step's gates. Step -1 stands for the first
+  // states.
+  void Compute(const GradientParts& parts, int turn, int step) {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const Cell cell(round, me.index);
+      if (!cell.exists) continue;
+      float dh = carry_h_[round];
+      parts.Add(turn, cell, &dh);
+      if (StartsAnew(round, step + 1)) dh = carry_c_[round] = 0.0f;
+      if (step < 0) {
+        carry_h_[round] = dh;
+        continue;
+      }
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) of_slots_[round][slot] = 0.0f;
+      if (!Has(round, step)) continue;
+      carry_h_[round] = 0.0f;
+      if (kCellSequencesPitch > 0) carry_c_[round] += c_backprop_[round];
+      cell_step_.Compute(round, dh + output_backprop_[round], carry_h_ + round,
+                         carry_c_ + round, of_slots_[round]);
+    }
+    if (step < 0) return;
+    cell_step_.Finish(
+        turn, me, functions, [&](int round) { return Has(round, step); },
+        carry_h_, carry_c_, of_slots_);
+  }
+  // Stores the gradients of a step's gates. No block waits for these.
+  void Store(int step) {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      if (!Has(round, step)) continue;
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) {
+        GateAt(RowAt(round, step), slot, unit_of[round]) =
+            FromFloat(of_slots_[round][slot]);
+        bias_sums_[round % kOwnUnits][slot] += of_slots_[round][slot];
+      }
+    }
+  }
+  // Stores the sums over all steps and the gradients of the first states. Steps
+  // past a sequence's end have no gradient. Of a sequence whose length was out
+  // of range, all gradients are NaN, and through the products that follow so
+  // are those of the weights.
+  void StoreLast() const {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const Cell cell(round, me.index);
+      const int unit = unit_of[round];
+      if (!cell.exists || unit >= NUM_UNITS) continue;
+      const long long row = first_row + cell.row;
+      float* const sums = my_.bias_sums + row * (kSlots * NUM_UNITS) + unit;
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) {
+        sums[slot * NUM_UNITS] =
+            round < kOwnUnits ? bias_sums_[round % kOwnUnits][slot] : 0.0f;
+      }
+      cell_step_.StoreSums(
+          round, my_.vector_sums + row * (kVectors * NUM_UNITS), unit);
+      const int b = SequenceOf(round).b;
+      if (b < 0) continue;
+      const long long at = b * all_.state_stride + unit;
+      static_cast<Item*>(my_.first_h_backprop)[at] = FromFloat(carry_h_[round]);
+      if constexpr (CellType::kHasC) {
+        static_cast<Item*>(my_.first_c_backprop)[at] =
+            FromFloat(carry_c_[round]);
+      }
+    }
+    for (int row = 0; row < kRows; ++row) {
+      const Sequence sequence(sequences, first_row + row);
+      if (sequence.b < 0) continue;
+      const Item fill = FromFloat(sequence.is_invalid ? InvalidValue() : 0.0f);
+      const int count =
+          (sequences.steps - sequence.length) * kSlots * BLOCK_UNITS;
+      for (int i = me.index; i < count; i += kThreads) {
+        const int unit = me.rank * BLOCK_UNITS + i % BLOCK_UNITS;
+        if (unit >= NUM_UNITS) continue;
+        const int slot = i / BLOCK_UNITS % kSlots;
+        GateAt(RowOfTime(sequences, sequence.length + i / BLOCK_UNITS / kSlots,
+                         sequence.b),
+               slot, unit) = fill;
+      }
+    }
+  }
+
+ private:
+  void ClearSums(int own_unit, float to) {
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) bias_sums_[own_unit][slot] = to;
+    cell_step_.ClearSums(own_unit, to);
+  }
+  Item& GateAt(long long row, int slot, int unit) const {
+    return static_cast<Item*>(
+        my_.gates)[(row * kSlots + slot) * NUM_UNITS + unit];
+  }
+
+  const BackwardArguments& all_;
+  const BackwardDirection& my_;
+  CellStep& cell_step_;
+  // The gradients of the states before a step that pass no matrix, and, of the
+  // thread's units, the sums of their gates' gradients.
+  float carry_h_[kRounds], carry_c_[kRounds], bias_sums_[kOwnUnits][kSlots];
+  CellInputs inputs_[kRounds];
+  CellStep::Loaded loaded_[kRounds];
+  float output_backprop_[kRounds], c_backprop_[kRounds];
+  float of_slots_[kRounds][kSlots];
+};
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_BACKWARD_CELLS_CUH_

@@ -1,0 +1,446 @@
+// What a block of the backward kernel has in shared memory, and what it
+// exchanges with its team: parts of gradients of h and, within a band,
+// gradients of gates.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_BACKWARD_EXCHANGE_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_BACKWARD_EXCHANGE_CUH_
+
+#include "exchange.cuh"
+#include "powers.cuh"
+#include "warpgroup_weights.cuh"
+
+constexpr int kPairs = kShape.backward_pairs();
+constexpr int kPitch = kShape.operand_pitch(kPairs);
+constexpr int kColumn = kShape.column_pitch();
+constexpr int kCopy = kShape.operand_bytes(kPairs);
+constexpr int kGroups = kShape.backward_warp_groups();
+constexpr int kTiles = kShape.backward_warp_tiles();
+constexpr int kSlotPitch = kShape.backward_slot_pitch();
+constexpr int kAdders = kShape.backward_adders();
+constexpr int kSliceUnits = kShape.slice_units();
+// The units whose sums a lane has at once.
+constexpr int kLaneUnits = kShape.data_chunk_units();
+constexpr int kLanesOfRow = kShape.row_lanes();
+constexpr bool kIsInWarp = kLanesOfRow == BLOCK_UNITS;
+using Weights = decltype(WeightsOfShape<kPairs, kTiles, 1>());
+using Cell = DealtCell</*kInTiles=*/false>;
+constexpr int kRounds = Cell::kRounds, kOwnUnits = Cell::kOwnUnits;
+static_assert(kThreads >= kRows, "a thread clears the maxima of a row");
+
+// The block's shared memory.
+struct BackwardMemory {
+  Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
+  // [SLICES][BLOCK_UNITS][SLOTS]; then [2][kRows], the largest gradients.
+  float* const row_powers =
+      reinterpret_cast<float*>(SharedMemory() + Shape::kBarrierBytes);
+  Word* const largest_of_rows =
+      reinterpret_cast<Word*>(row_powers + kShape.band_rows());
+  // [2][kRows], the largest powers in the band; then [SLICES][kRows], all.
+  Word* const largest_of_band = largest_of_rows + 2 * kRows;
+  Word* const powers_of_band = largest_of_band + 2 * kRows;
+  char* const norms =
+      SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes();
+  // In a cluster, this is [2][TEAM][kRows][kSlotPitch]. In another team, it is
+  // [kAdders][kRows][BLOCK_UNITS] floats.
+  Item* const parts =
+      reinterpret_cast<Item*>(norms + kShape.norm_shared_bytes());
+  // [2][kRows], where a row has the block's gradients by unit and then by slot;
+  // [kRows] in a band, with the gradients of all its blocks.
+  char* const gradients =
+      reinterpret_cast<char*>(parts) + kShape.backward_slots_bytes();
+  char* const weights = gradients + kShape.backward_gradient_bytes();
+
+  // What the gradients of a row's gates in a turn are multiplied by.
+  float PowerOfRow(int turn, int row) const {
+    return PowerOf(largest_of_rows[turn % 2 * kRows + row]);
+  }
+  Word& LargestOfBand(int turn, int row) const {
+    return largest_of_band[turn % 2 * kRows + row];
+  }
+};
+
+// Returns the largest of the numbers of these lanes, none of which is negative.
+static float LargestOfRow(float number) {
+#if PRODUCTS == 3
+  if (kLanesOfRow == 32) {
+    return __uint_as_float(LargestOfWarp(__float_as_uint(number)));
+  }
+#endif
+#pragma unroll
+  for (int lanes = kLanesOfRow / 2; lanes > 0; lanes /= 2) {
+    number = fmaxf(number, ShuffleXor(number, lanes));
+  }
+  return number;
+}
+
+// The parts of the gradient of h, which each block computes for all units, or
+// for those of its slice. A turn's parts are received in the next one.
+class GradientParts {
+ public:
+  GradientParts(const Thread& me, const BackwardMemory& memory, char* ring)
+      : me_(me), memory_(memory), ring_(ring) {}
+  char* ring_end() const { return ring_.end(); }
+  void EndShare(int steps) { ring_.EndShare(steps); }
+  void Arm() const {
+    ArmBarrier(memory_.barriers, kShape.backward_step_bytes());
+    ArmBarrier(memory_.barriers + 1, kShape.backward_step_bytes());
+  }
+  // The rows of a group's tiles are dealt so that a pair of lanes, each with
+  // the rows g and g + 8, has consecutive units of the slice, four of each
+  // tile.
+  int FirstUnitOf(int group, int quad) const {
+    return ((me_.warp * kGroups + group) * 4 + quad) * kLaneUnits;
+  }
+  // From here on peers may store to this block.
+  void Join() {
+    if (!IS_CLUSTER) return;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int unit = FirstUnitOf(group, me_.g / 2);
+      peers_[group] =
+          MemoryOfPeer(unit < kShape.all_units() ? unit / BLOCK_UNITS : 0);
+    }
+    SynchronizeCluster();
+  }
+
+  // In a cluster, waits for the parts of the turn before.
+  void Await(int turn) const {
+    if (turn == 0 || !IS_CLUSTER) return;
+    Barrier* const barrier = memory_.barriers + turn % 2;
+    WaitForBarrier(barrier, (turn - 1) / 2 % 2);
+    if (me_.index == 0) ArmBarrier(barrier, kShape.backward_step_bytes());
+  }
+  // In another team, receives them: each thread adds the same chunk of some
+  // senders, in the senders' order. There is one in each band.
+  void Receive(int turn) const {
+    if (turn == 0 || IS_CLUSTER) return;
+    constexpr int kChunks = kShape.backward_sender_chunks();
+    constexpr int kSenders = (kShape.bands() + kAdders - 1) / kAdders;
+    constexpr int kAtOnce = kSenders < 8 ? kSenders : 8;
+    const char* const place = ring_.PlaceOf(turn - 1, me_.rank);
+    const auto is_there = [&](const Chunk& chunk) {
+      return ring_.HasMark(turn - 1, chunk);
+    };
+#pragma unroll 1
+    for (int at = me_.index; at < kChunks * kAdders; at += kThreads) {
+      const int chunk_of_sender = at % kChunks;
+      const int adder = at / kChunks, first_sender = adder * kSenders;
+      float sums[kLaneUnits] = {};
+#pragma unroll 1
+      for (int first = 0; first < kSenders; first += kAtOnce) {
+        const char* from[kAtOnce];
+        Chunk chunks[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int sender = first_sender + first + i;
+          from[i] = first + i < kSenders && sender < kShape.bands()
+                        ? place + (sender * kChunks + chunk_of_sender) * 16
+                        : nullptr;
+        }
+        ::Receive(from, is_there, chunks);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (from[i] == nullptr) continue;
+          const Chunk part = Unmarked(chunks[i]);
+#pragma unroll
+          for (int word = 0; word < 4; ++word) {
+            float values[kItems];
+            FromWord(part.word[word], values);
+#pragma unroll
+            for (int e = 0; e < kItems; ++e) {
+              sums[word * kItems + e] += values[e];
+            }
+          }
+        }
+      }
+      // The chunks of a sender are in order, row by row.
+#pragma unroll
+      for (int i = 0; i < kLaneUnits; i += 2) {
+        StorePair(reinterpret_cast<float*>(memory_.parts) +
+                      (adder * kChunks + chunk_of_sender) * kLaneUnits + i,
+                  sums[i], sums[i + 1]);
+      }
+    }
+    SynchronizeBlock();
+  }
+  // Adds the parts for a cell to `dh`, in a fixed order.
+  void Add(int turn, const Cell& cell, float* dh) const {
+    if (turn == 0) return;
+    if (!IS_CLUSTER) {
+#pragma unroll
+      for (int adder = 0; adder < kAdders; ++adder) {
+        *dh += reinterpret_cast<const float*>(
+            memory_
+                .parts)[(adder * kRows + cell.row) * BLOCK_UNITS + cell.unit];
+      }
+      return;
+    }
+    const Item* const part = memory_.parts +
+                             turn % 2 * TEAM * kRows * kSlotPitch +
+                             cell.row * kSlotPitch + cell.unit;
+#pragma unroll
+    for (int peer = 0; peer < TEAM; ++peer) {
+      *dh += ToFloat(part[peer * kRows * kSlotPitch]);
+    }
+  }
+  // Sends a lane's sums of a turn, of the tiles from the first one on.
+  // `power_of(row)` is what the row's gradients were divided by.
+  template <typename PowerOfSums>
+  void Send(int turn, int first, const Weights::Sums& sums,
+            const PowerOfSums& power_of) const {
+    const int is_odd = me_.g % 2, quad = me_.g / 2, next = (turn + 1) % 2;
+#pragma unroll
+    for (int n = 0; n < ROW_TILES; ++n) {
+      const int row = n * 8 + 2 * me_.t + is_odd;
+#pragma unroll
+      for (int i = 0; i < Weights::kAtOnce / kItems; ++i) {
+        const int group = first / kItems + i;
+        if (group >= kGroups) continue;
+        Chunk chunk;
+#pragma unroll
+        for (int j = 0; j < kItems; ++j) {
+          float sum[4];
+          sums[n][i * kItems + j].Total(me_.lane, sum);
+          const float other = ShuffleXor(is_odd ? sum[0] : sum[1], 4);
+          const float far = ShuffleXor(is_odd ? sum[2] : sum[3], 4);
+          float of_units[4] = {is_odd ? other : sum[0], is_odd ? far : sum[2],
+                               is_odd ? sum[1] : other, is_odd ? sum[3] : far};
+#pragma unroll
+          for (int k = 0; kHasPowers && k < 4; ++k) {
+            of_units[k] *= kOfProduct * power_of(row);
+          }
+#pragma unroll
+          for (int k = 0; k < 4 / kItems; ++k) {
+            chunk.word[j * (4 / kItems) + k] = ToWord(of_units + k * kItems);
+          }
+        }
+        const int unit =
+            FirstUnitOf(group, kHasPowers ? Recomputed(quad) : quad);
+        if (unit >= kSliceUnits) continue;
+        if (IS_CLUSTER) {
+          Item* const to =
+              memory_.parts +
+              ((next * TEAM + me_.rank) * kRows + row) * kSlotPitch +
+              unit % BLOCK_UNITS;
+          StoreToPeer(peers_[group], to, memory_.barriers + next, chunk);
+        } else {
+          ring_.Mark(turn, &chunk);
+          const int owner = me_.slice * kShape.bands() + unit / BLOCK_UNITS;
+          Item* const to = reinterpret_cast<Item*>(ring_.PlaceOf(turn, owner)) +
+                           (me_.band * kRows + row) * BLOCK_UNITS +
+                           unit % BLOCK_UNITS;
+          StoreForOthers(to, chunk);
+        }
+      }
+    }
+  }
+
+ private:
+  const Thread& me_;
+  const BackwardMemory& memory_;
+  MarkedRing<kShape.backward_step_bytes()> ring_;
+  PeerMemory peers_[kGroups];
+};
+
+// Stores the numbers of a chunk, two units with four slots each in 16 bits,
+// with SLOTS slots to a unit.
+static void StoreGates(const Chunk& chunk, char* to) {
+  const Word* const from = chunk.word;
+  Word* const words = reinterpret_cast<Word*>(to);
+  if (SLOTS == 4) {
+    *reinterpret_cast<Chunk*>(to) = chunk;
+  } else if (SLOTS == 3) {
+    words[0] = from[0];
+    words[1] = (from[1] & 0xFFFFu) | from[2] << 16;
+    words[2] = from[2] >> 16 | from[3] << 16;
+  } else {
+    words[0] = (from[0] & 0xFFFFu) | from[2] << 16;
+  }
+}
+
+// The gradients of the gates of a block's cells or, in a band, of those of all
+// its blocks, as the rows of the weights are multiplied by them.
+class GateGradients {
+ public:
+  GateGradients(const Thread& me, const BackwardMemory& memory, char* ring)
+      : me_(me), memory_(memory), ring_(ring) {}
+  char* ring_end() const { return ring_.end(); }
+  void EndShare(int steps) { ring_.EndShare(steps); }
+  const char* Numbers(int turn) const {
+    return memory_.gradients + (kHasBands ? 0 : turn % 2 * kCopy);
+  }
+  void ClearMaxima() const {
+    if (!kHasPowers) return;
+    for (int i = me_.index; i < (kHasBands ? 4 : 2) * kRows; i += kThreads) {
+      memory_.largest_of_rows[i] = 0;
+    }
+    SynchronizeBlock();
+  }
+  // The power of the sums of products of a turn.
+  float PowerOfSums(int turn, int row) const {
+    return kHasBands ? __uint_as_float(memory_.LargestOfBand(turn, row))
+                     : memory_.PowerOfRow(turn, row);
+  }
+
+  // Finds the largest gradients of each sequence, of all cells of a block. The
+  // gradients of cells are those of their slots, [kRounds].
+  void FindPowers(int turn, const float (&of_slots)[kRounds][kSlots]) const {
+    if (!kHasPowers) return;
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const Cell cell(round, me_.index);
+      float largest = 0.0f, operands[4] = {};
+      if (cell.exists) OperandsOf(cell, of_slots[round], operands);
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        largest = fmaxf(largest, fabsf(operands[gate]));
+      }
+      largest = LargestOfRow(largest);
+      if (!cell.exists || me_.lane % kLanesOfRow > 0) continue;
+      Word* const to = memory_.largest_of_rows + turn % 2 * kRows + cell.row;
+      if (kIsInWarp) {
+        *to = __float_as_uint(largest);
+      } else {
+        Raise(to, __float_as_uint(largest));
+      }
+    }
+    if (kIsInWarp) {
+      SynchronizeWarp();
+    } else {
+      SynchronizeBlock();
+      if (me_.index < kRows) {
+        memory_.largest_of_rows[(turn + 1) % 2 * kRows + me_.index] = 0;
+      }
+    }
+  }
+  // Stores the gradients where they are multiplied, or sends them to the band.
+  void Store(int turn, const float (&of_slots)[kRounds][kSlots]) const {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const Cell cell(round, me_.index);
+      float operands[4] = {};
+      if (cell.exists) OperandsOf(cell, of_slots[round], operands);
+      const float scale = kHasPowers && cell.exists
+                              ? ScaleOf(memory_.PowerOfRow(turn, cell.row))
+                              : 1.0f;
+      constexpr int kWords = 4 / kOperands;
+      Word words[kWords];
+#pragma unroll
+      for (int j = 0; j < kWords; ++j) {
+        float values[kOperands];
+#pragma unroll
+        for (int e = 0; e < kOperands; ++e) {
+          values[e] = scale * operands[j * kOperands + e];
+        }
+        words[j] = ToOperands(values);
+      }
+      if (kHasBands) {
+        // An even lane sends those of the next one, too.
+        const Word second = words[kWords > 1 ? 1 : 0];
+        const Chunk chunk = {{words[0], second,
+                              ShuffleFrom(words[0], me_.lane ^ 1),
+                              ShuffleFrom(second, me_.lane ^ 1)}};
+        if (!cell.exists || me_.lane % 2 == 1) continue;
+        const int of_block = me_.rank * kBytes;
+        ring_.Send(
+            turn,
+            of_block + (cell.row * BLOCK_UNITS + cell.unit) * (16 / kOperands),
+            chunk);
+        if (kHasPowers && cell.unit == 0) {
+          const float power = memory_.PowerOfRow(turn, cell.row);
+          ring_.Send(turn, of_block + (kOfBlock + cell.row) * 16,
+                     {{__float_as_uint(power)}});
+        }
+      } else if (cell.exists) {
+        Word* const to = reinterpret_cast<Word*>(
+            memory_.gradients + turn % 2 * kCopy + cell.row * kPitch +
+            cell.unit / kOperands * kColumn +
+            cell.unit % kOperands * (16 / kOperands));
+#pragma unroll
+        for (int j = 0; j < kWords; ++j) to[j] = words[j];
+      }
+    }
+    if (kHasBands) ring_.EndStep(turn);
+  }
+  // Receives the gradients of the band's gates and, before that, the powers by
+  // which its blocks have divided them, so that all are divided by the largest
+  // one. A chunk has the gradients of kOperands units.
+  void Receive(int turn) const {
+    if (!kHasBands) return;
+    if (kHasPowers) {
+      ReceivePowers(turn);
+      SynchronizeBlock();
+      if (me_.index < kRows) memory_.LargestOfBand(turn + 1, me_.index) = 0;
+    }
+    constexpr int kAll = SLICES * kOfBlock;
+    constexpr int kOfRow = BLOCK_UNITS / kOperands;
+    constexpr int kOfThread = (kAll + kThreads - 1) / kThreads;
+    constexpr int kAtOnce = kOfThread < 8 ? kOfThread : 8;
+    const char* const place = ring_.PlaceOf(turn) + me_.band * SLICES * kBytes;
+#pragma unroll 1
+    for (int first = me_.index; first < kAll; first += kAtOnce * kThreads) {
+      const char* from[kAtOnce];
+      Chunk chunks[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kThreads;
+        from[i] = at < kAll
+                      ? place + at / kOfBlock * kBytes + at % kOfBlock * 16
+                      : nullptr;
+      }
+      ::Receive(from, IsFull, chunks);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kThreads;
+        if (from[i] == nullptr) continue;
+        const int block = at / kOfBlock, row = at % kOfBlock / kOfRow;
+        const int unit = block * BLOCK_UNITS + at % kOfRow * kOperands;
+        Chunk gates = chunks[i];
+#if PRODUCTS == 3
+        const int power = memory_.powers_of_band[block * kRows + row] -
+                          memory_.LargestOfBand(turn, row);
+        MultiplyHalves(&gates,
+                       __uint_as_float(Within(power + (127 << 23), 127 << 23)));
+#endif
+        const int at_byte = unit * SLOTS * 2;
+        StoreGates(gates, memory_.gradients + row * kPitch +
+                              at_byte / 16 * kColumn + at_byte % 16);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kBytes = kShape.backward_gates_step_bytes();
+  static constexpr int kOfBlock = kShape.backward_gates_chunks();
+
+  // The gradients of the gates' recurrent sides. What the rows of the weights
+  // were divided by, they are multiplied by.
+  void OperandsOf(const Cell& cell, const float* of_slots,
+                  float* operands) const {
+    const float* const powers =
+        memory_.row_powers + (me_.slice * BLOCK_UNITS + cell.unit) * SLOTS;
+#pragma unroll
+    for (int gate = 0; gate < kGates; ++gate) {
+      operands[gate] = of_slots[CellType::RecurrentSlot(gate)];
+      if (kHasPowers) operands[gate] *= powers[gate];
+    }
+  }
+  void ReceivePowers(int turn) const {
+    for (int at = me_.index; at < SLICES * kRows; at += kThreads) {
+      const int block = at / kRows, row = at % kRows;
+      const char* const from[1] = {ring_.PlaceOf(turn) +
+                                   (me_.band * SLICES + block) * kBytes +
+                                   (kOfBlock + row) * 16};
+      Chunk chunk[1];
+      ::Receive(from, IsFull, chunk);
+      const Word power = chunk[0].word[0];
+      memory_.powers_of_band[block * kRows + row] = power;
+      Raise(&memory_.LargestOfBand(turn, row), power);
+    }
+  }
+
+  const Thread& me_;
+  const BackwardMemory& memory_;
+  ClearedRing<TEAM * kBytes> ring_;
+};
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_BACKWARD_EXCHANGE_CUH_

@@ -1,0 +1,418 @@
+// What a block of the forward kernel has in shared memory, and what it
+// exchanges with its team: h and, within a band, sums.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_FORWARD_EXCHANGE_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_FORWARD_EXCHANGE_CUH_
+
+#include "exchange.cuh"
+#include "powers.cuh"
+#include "warpgroup_weights.cuh"
+
+constexpr int kPairs = kShape.forward_warp_pairs();
+constexpr int kTiles = kShape.forward_warp_tiles();
+constexpr int kPitch = kShape.forward_pitch();
+constexpr int kColumn = kShape.column_pitch();
+constexpr int kCopy = kShape.operand_bytes(kPairs * SPLITS);
+constexpr int kSumsPitch = kShape.forward_sums_pitch();
+constexpr int kSliceUnits = kShape.slice_units();
+constexpr bool kHoldsCells = kShape.forward_holds_cells();
+using Weights = decltype(WeightsOfShape<kPairs, kTiles, IS_CLUSTER ? 1 : 2>());
+static_assert(kTiles <= Weights::kAtOnce, "tiles are multiplied once");
+using Cell = DealtCell<kHoldsCells>;
+constexpr int kRounds = Cell::kRounds, kOwnUnits = Cell::kOwnUnits;
+
+// The block's shared memory.
+struct ForwardMemory {
+  Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
+  // [SLICES][BLOCK_UNITS][SLOTS], then [kRows].
+  float* const row_powers =
+      reinterpret_cast<float*>(SharedMemory() + Shape::kBarrierBytes);
+  float* const sequence_powers = row_powers + kShape.band_rows();
+  char* const norms =
+      SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes();
+  char* const states = norms + kShape.norm_shared_bytes();
+  // [SPLITS][kRows], where a row has the sums by unit and then by slot; [kRows]
+  // in a band.
+  float* const sums =
+      reinterpret_cast<float*>(states + kShape.forward_h_bytes());
+  char* const weights =
+      reinterpret_cast<char*>(sums) + kShape.forward_sums_bytes();
+
+  // What h is multiplied by before it is an operand, and what it was.
+  float PowerOf(int row) const {
+    return kKeepsPowers && kHasPowers ? sequence_powers[row] : 1.0f;
+  }
+};
+
+// Collects 16 bytes of h, of which a lane and its neighbours have one operand
+// each.
+static Chunk Gather(float h, int lane) {
+  constexpr int kLanes = kShape.chunk_units();
+  const float pair[2] = {h, ShuffleXor(h, 1)};
+  const Word word = ToOperands(kOperands == 1 ? &h : pair);
+  Chunk chunk;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    chunk.word[j] = ShuffleFrom(word, lane / kLanes * kLanes + j * kOperands);
+  }
+  return chunk;
+}
+
+// Returns chunk t of four chunks of which lane t of a quad, as each of its
+// lanes, has word t.
+static Chunk ChunkOfQuad(const Word (&words)[4], int lane) {
+  Chunk chunk;
+#pragma unroll
+  for (int other = 0; other < 4; ++other) {
+    const int t = (lane ^ other) % 4;
+    const Word word = ShuffleFrom(
+        t < 2 ? words[t == 0 ? 0 : 1] : words[t == 2 ? 2 : 3], lane ^ other);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (j == t) chunk.word[j] = word;
+    }
+  }
+  return chunk;
+}
+
+// The h of a team's sequences, of which each block computes that of its units.
+class TeamStates {
+ public:
+  TeamStates(const Thread& me, const ForwardMemory& memory, char* ring)
+      : me_(me), memory_(memory), ring_(ring) {}
+  char* ring_end() const { return ring_.end(); }
+  // What a step's products read.
+  char* Numbers(int step) const {
+    return memory_.states + (IS_CLUSTER ? step % 2 : 0) * kCopy;
+  }
+
+  // Sets the states before the first step, [batch, stride]; `first` is null if
+  // there are none. `bounds` are those by which sequences have their powers.
+  void SetFirst(const Sequences& sequences, int first_row, const Item* bounds,
+                const Item* first, long long stride) {
+    // Places that stand for no unit stay zero.
+    for (int i = me_.index; i < kShape.forward_h_bytes() / 16; i += kThreads) {
+      reinterpret_cast<Chunk*>(memory_.states)[i] = {};
+    }
+    SynchronizeBlock();
+    rows_ = Within(sequences.batch - first_row, kRows);
+    if (kHasPowers) {
+      const auto bound_of = [&](int row) -> const Item* {
+        const int b = Sequence(sequences, first_row + row).b;
+        return b < 0 ? nullptr : bounds + b * stride;
+      };
+      FindPowers<kRows>(bound_of, kKeepsPowers ? 1.0f : 0.0f, me_.index,
+                        memory_.sequence_powers);
+      SynchronizeBlock();
+    }
+    constexpr int kUnits = kHasBands ? kSliceUnits : NUM_UNITS;
+    constexpr int kWords = (kUnits + kOperands - 1) / kOperands;
+    for (int i = me_.index; i < kRows * kWords; i += kThreads) {
+      const int row = i / kWords, word = i % kWords;
+      const int b = Sequence(sequences, first_row + row).b;
+      if (b < 0 || (IS_STACK && first == nullptr)) continue;
+      float values[kOperands];
+#pragma unroll
+      for (int e = 0; e < kOperands; ++e) {
+        const int at = me_.slice * kSliceUnits + word * kOperands + e;
+        values[e] = at < NUM_UNITS ? ToFloat(first[b * stride + at]) : 0.0f;
+        if (kHasPowers) values[e] *= ScaleOf(memory_.sequence_powers[row]);
+      }
+      reinterpret_cast<Word*>(memory_.states + row * kPitch +
+                              word / 4 * kColumn)[word % 4] =
+          ToOperands(values);
+    }
+  }
+  void Arm() const {
+    ArmBarrier(memory_.barriers, kShape.forward_step_bytes());
+    ArmBarrier(memory_.barriers + 1, kShape.forward_step_bytes());
+  }
+  // From here on peers may store to this block.
+  void Join() {
+    if (!IS_CLUSTER) {
+      Weights::SynchronizeOperands();
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kPeers; ++i) {
+      const int peer = i * kLanes + me_.lane % kLanes;
+      peers_[i] = MemoryOfPeer(peer < TEAM ? peer : 0);
+    }
+    Weights::ShowOperands();
+    SynchronizeCluster();
+  }
+
+  // In a cluster, waits for the h that a step's products read.
+  void Await(int step) const {
+    if (step == 0 || !IS_CLUSTER) return;
+    Barrier* const barrier = memory_.barriers + step % 2;
+    WaitForBarrier(barrier, (step - 1) / 2 % 2);
+    Weights::ShowOperands();
+    if (me_.index == 0) ArmBarrier(barrier, kShape.forward_step_bytes());
+  }
+  // In another team, receives a piece of the slice of that h, of [kRows, all
+  // units]. Other rows than those of sequences stay zero.
+  void Receive(int step, int piece) const {
+    if (step == 0 || IS_CLUSTER) return;
+    constexpr int kInRow = kSliceUnits / kLanes;
+    constexpr int kOfRow =
+        Weights::kPieces == 1 ? kInRow : kPairs / Weights::kPieces * 4;
+    constexpr int kOfThread = (kRows * kOfRow + kThreads - 1) / kThreads;
+    // Beside the weights, the registers have room for this many chunks.
+    constexpr int kMost = kItems == 1 ? 4 : 8;
+    constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
+    const int end = rows_ * kOfRow;
+    const char* const place =
+        ring_.PlaceOf(step - 1) + me_.slice * (kInRow * 16);
+#pragma unroll 1
+    for (int first = me_.index; first < end; first += kAtOnce * kThreads) {
+      const char* from[kAtOnce];
+      Chunk chunks[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kThreads;
+        const int column = piece * kOfRow + at % kOfRow;
+        const int chunk = kOfRow == kInRow && !kHasBands
+                              ? at
+                              : at / kOfRow * (SLICES * kInRow) + column;
+        from[i] = at < end && column < kInRow ? place + chunk * 16 : nullptr;
+      }
+      ::Receive(from, IsFull, chunks);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kThreads;
+        if (from[i] == nullptr) continue;
+        *reinterpret_cast<Chunk*>(memory_.states + at / kOfRow * kPitch +
+                                  (piece * kOfRow + at % kOfRow) * kColumn) =
+            chunks[i];
+      }
+    }
+    Weights::SynchronizeOperands();
+  }
+
+  // Send the h of one of a thread's cells after a step, or of all of them if
+  // the lanes with the sums have the cells. All lanes take part in the
+  // shuffles, those without a cell too.
+  void Send(int step, int round, float h) const {
+    if (kHoldsCells) return;
+    const Cell cell(round, me_.index);
+    const float power = cell.exists ? memory_.PowerOf(cell.row) : 1.0f;
+    const Chunk chunk = Gather(kHasPowers ? ScaleOf(power) * h : h, me_.lane);
+    const int unit = me_.rank * BLOCK_UNITS + cell.unit;
+    if (IS_CLUSTER) {
+      char* const to =
+          Numbers(step + 1) + cell.row * kPitch + unit / kLanes * kColumn;
+#pragma unroll
+      for (int i = 0; i < kPeers; ++i) {
+        if (cell.exists && i * kLanes + me_.lane % kLanes < TEAM) {
+          StoreToPeer(peers_[i], to, memory_.barriers + (step + 1) % 2, chunk);
+        }
+      }
+    } else if (cell.exists && me_.lane % kLanes == 0 && cell.row < rows_) {
+      ring_.Send(step,
+                 (cell.row * kShape.all_units() + unit) * kShape.item_bytes(),
+                 chunk);
+    }
+  }
+  void SendAll(int step, const float* h) const {
+    // Eight units of a sequence are a chunk.
+#pragma unroll
+    for (int first = 0; kHoldsCells && first < ROW_TILES; first += 4) {
+      Word words[4] = {};
+#pragma unroll
+      for (int n = first; n < ROW_TILES && n < first + 4; ++n) {
+        float pair[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const float power = memory_.PowerOf(n * 8 + 2 * me_.t + e);
+          pair[e] = h[2 * n + e] * (kHasPowers ? ScaleOf(power) : 1.0f);
+        }
+        words[n - first] = Transposed(ToOperands(pair));
+      }
+      const Chunk chunk = ChunkOfQuad(words, me_.lane);
+      const int n = first + me_.t;
+      if (n >= ROW_TILES || me_.warp * 8 >= BLOCK_UNITS) continue;
+      char* const to = Numbers(step + 1) + (n * 8 + me_.g) * kPitch +
+                       (me_.rank * (BLOCK_UNITS / 8) + me_.warp) * kColumn;
+#pragma unroll
+      for (int peer = 0; peer < TEAM; ++peer) {
+        StoreToPeer(MemoryOfPeer(peer), to, memory_.barriers + (step + 1) % 2,
+                    chunk);
+      }
+    }
+  }
+  void EndStep(int step) const {
+    if (!IS_CLUSTER) ring_.EndStep(step);
+  }
+  void EndShare(int steps) { ring_.EndShare(steps > 0 ? steps - 1 : 0); }
+
+ private:
+  // The lanes that have the same 16 bytes divide the peers among themselves.
+  static constexpr int kLanes = kShape.chunk_units();
+  static constexpr int kPeers = IS_CLUSTER ? (TEAM + kLanes - 1) / kLanes : 1;
+
+  const Thread& me_;
+  const ForwardMemory& memory_;
+  ClearedRing<kShape.forward_step_bytes()> ring_;
+  int rows_ = 0;  // Those of sequences, in the share.
+  PeerMemory peers_[kPeers];
+};
+
+// The slots of a unit, as 16 bytes if they are as many.
+static void LoadSlots(const float* from, float* slots) {
+  if (SLOTS == 4) {
+    const Chunk chunk = *reinterpret_cast<const Chunk*>(from);
+#pragma unroll
+    for (int i = 0; i < SLOTS; ++i) slots[i] = __uint_as_float(chunk.word[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < SLOTS; ++i) slots[i] = from[i];
+  }
+}
+
+// The sums of the products of a block's rows of the weights. Within a band,
+// sums are sent to the blocks whose units they are of, and added there.
+class BlockSums {
+ public:
+  BlockSums(const Thread& me, const ForwardMemory& memory, char* ring)
+      : me_(me), memory_(memory), ring_(ring) {}
+  char* ring_end() const { return ring_.end(); }
+  void EndShare(int steps) { ring_.EndShare(steps); }
+
+  // A warp's tiles, and the first of its pairs. Warps that multiply together
+  // have neighbouring tiles.
+  int TileOf(int i) const {
+    constexpr int kGroup = Weights::kWarps;
+    return (me_.warp / kGroup / SPLITS * kTiles + i) * kGroup +
+           me_.warp % kGroup;
+  }
+  int split() const { return me_.warp / Weights::kWarps % SPLITS; }
+  int first_pair() const { return split() * kPairs; }
+
+  // Hands on the sums of a warp, unless its lanes have the cells. All threads
+  // synchronize before they read sums.
+  void Share(int step, const Weights::Sums& sums) const {
+    if (kHoldsCells) return;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const int tile = TileOf(i);
+      if (tile * 16 + 2 * me_.g >= kShape.band_rows()) continue;
+      const int owner = kHasBands ? tile / kOwnTiles : me_.slice;
+      const int own_tile = tile - owner * kOwnTiles;
+      const int sender = me_.slice * SPLITS + split();
+      char* const place = ring_.PlaceOf(step, me_.band * SLICES + owner) +
+                          (sender * kChunks + own_tile * 32 + me_.lane) * 16;
+#pragma unroll
+      for (int n = 0; n < ROW_TILES; ++n) {
+        float total[4];
+        sums[n][i].Total(me_.lane, total);
+        if (!kHasBands) {
+          Store(split(), n, own_tile, total);
+        } else {
+          Chunk chunk;
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            chunk.word[j] = __float_as_uint(total[j]);
+          }
+          ring_.Mark(step, &chunk);
+          StoreForOthers(place + n * (kOwnTiles * 512), chunk);
+        }
+      }
+    }
+  }
+  // Receives what the band's blocks have sent to this one.
+  void Receive(int step) const {
+    constexpr int kSenders = SLICES * SPLITS;
+    constexpr int kOfThread = (kChunks + kThreads - 1) / kThreads;
+    constexpr int kMost = kSenders > 8 ? 1 : 8 / kSenders;
+    constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
+    if (!kHasBands) return;
+    const char* const place = ring_.PlaceOf(step, me_.rank);
+    const auto is_there = [&](const Chunk& chunk) {
+      return ring_.HasMark(step, chunk);
+    };
+#pragma unroll 1
+    for (int first = me_.index; first < kChunks; first += kAtOnce * kThreads) {
+      const char* from[kAtOnce * kSenders];
+      Chunk chunks[kAtOnce * kSenders];
+#pragma unroll
+      for (int i = 0; i < kAtOnce * kSenders; ++i) {
+        const int at = first + i / kSenders * kThreads;
+        from[i] =
+            at < kChunks ? place + (i % kSenders * kChunks + at) * 16 : nullptr;
+      }
+      ::Receive(from, is_there, chunks);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kThreads;
+        float sums[4] = {};
+        if (at >= kChunks) continue;
+#pragma unroll
+        for (int sender = 0; sender < kSenders; ++sender) {
+          const Chunk sent = Unmarked(chunks[i * kSenders + sender]);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) sums[j] += __uint_as_float(sent.word[j]);
+        }
+        Store(0, at / (32 * kOwnTiles), at / 32 % kOwnTiles, sums);
+      }
+    }
+  }
+  // Adds the sums for one of a thread's cells to `of_cell`. What was multiplied
+  // has the sequences' powers or, if not, the power 1.
+  template <typename Sums>
+  void Add(const Sums& sums, int round, bool has_powers, float* of_cell) const {
+    const Cell cell(round, me_.index);
+    if (!cell.exists) return;
+    if constexpr (kHoldsCells) {
+#pragma unroll
+      for (int slot = 0; slot < SLOTS; ++slot) {
+        of_cell[slot] =
+            sums[round / 2][slot / 2].sums[slot % 2 * 2 + round % 2];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < (kHoldsCells ? 0 : kHasBands ? 1 : SPLITS); ++i) {
+      float part[SLOTS];
+      LoadSlots(memory_.sums + (i * kRows + cell.row) * kSumsPitch +
+                    cell.unit * SLOTS,
+                part);
+#pragma unroll
+      for (int slot = 0; slot < SLOTS; ++slot) of_cell[slot] += part[slot];
+    }
+    if (!kHasPowers) return;
+    float of_rows[SLOTS];
+    LoadSlots(
+        memory_.row_powers + (me_.slice * BLOCK_UNITS + cell.unit) * SLOTS,
+        of_rows);
+    const float of_sequence =
+        has_powers ? memory_.sequence_powers[cell.row] : 1.0f;
+#pragma unroll
+    for (int slot = 0; slot < kGates; ++slot) {
+      const float of_row = kOfProduct * of_rows[slot];
+      // With the smaller one first, only what is too large overflows.
+      of_cell[slot] *= has_powers ? fminf(of_row, of_sequence) : of_row;
+      if (has_powers) of_cell[slot] *= fmaxf(of_row, of_sequence);
+    }
+  }
+
+ private:
+  // The tiles of a block's own units. A sender's chunks are those of lanes,
+  // [ROW_TILES][kOwnTiles][32].
+  static constexpr int kOwnTiles = BLOCK_UNITS * SLOTS / 16;
+  static constexpr int kChunks = kShape.forward_sums_chunks();
+
+  void Store(int of_split, int n, int tile, const float* sums) const {
+    float* const to = memory_.sums +
+                      (of_split * kRows + n * 8 + 2 * me_.t) * kSumsPitch +
+                      tile * 16 + 2 * me_.g;
+#pragma unroll
+    for (int column = 0; column < 2; ++column) {
+      StorePair(to + column * kSumsPitch, sums[column], sums[2 + column]);
+    }
+  }
+
+  const Thread& me_;
+  const ForwardMemory& memory_;
+  MarkedRing<kShape.forward_sums_step_bytes()> ring_;
+};
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_FORWARD_EXCHANGE_CUH_
