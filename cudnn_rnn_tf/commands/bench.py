@@ -163,9 +163,16 @@ def bench_model(
             else:
                 inputs = keras.tree.pack_sequence_as(model.input, inputs)
             calls = {
-                "accelerated": _model_calls(fast, inputs),
-                "stock": _model_calls(stock, inputs),
-                "stock, compiled": _model_calls(compiled, inputs, is_compiled=True),
+                name: _in_tensorflow(
+                    functools.partial(each, inputs),
+                    [weight.value for weight in each.trainable_weights],
+                    is_compiled=each is compiled,
+                )
+                for name, each in (
+                    ("accelerated", fast),
+                    ("stock", stock),
+                    ("stock, compiled", compiled),
+                )
             }
             place = f"{device} ({index + 1} of {len(devices)})"
             say(f"compiling for {place}")
@@ -229,29 +236,6 @@ def _readers(model: keras.Model, tensor: Any, kind: type[Any]) -> tuple[list[Any
     return found or layers, bool(found)
 
 
-def _model_calls(
-    model: keras.Model, inputs: Any, is_compiled: bool = False
-) -> tuple[Callable[[], Any], ...]:
-    weights = [weight.value for weight in model.trainable_weights]
-
-    def outputs(training: bool) -> list[tf.Tensor]:
-        return tf.nest.flatten(model(inputs, training=training))
-
-    # As in `_in_tensorflow`, one number of each result is waited for.
-    @tf.function(jit_compile=is_compiled or None)
-    def infer() -> list[tf.Tensor]:
-        return [tf.reshape(output, [-1])[0] for output in outputs(False)]
-
-    @tf.function(jit_compile=is_compiled or None)
-    def train() -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            loss = sum(tf.reduce_sum(tf.cast(output, "float32")) for output in outputs(True))
-        found = [each for each in tape.gradient(loss, weights) if each is not None]
-        return [tf.reshape(tf.convert_to_tensor(each), [-1])[0] for each in found]
-
-    return tuple(lambda call=call: [each.numpy() for each in call()] for call in (infer, train))
-
-
 def _seconds(call: Callable[[], Any]) -> float:
     """Returns the seconds of a second call; the first one traces and compiles."""
     call()
@@ -277,38 +261,39 @@ def _times(*calls: Callable[[], Any], seconds: float) -> list[Time]:
 
 
 def _in_tensorflow(
-    run: Callable[[tf.Tensor, bool], tf.Tensor],
-    weights: list[Any],
-    workload: Workload,
-    inputs: Any,
-    is_compiled: bool = False,
-) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    x = tf.constant(inputs, workload.dtype)
+    run: Callable[..., Any], sources: list[Any], is_compiled: bool = False
+) -> tuple[Callable[[], Any], ...]:
+    """Returns calls of an inference and of a training step.
 
-    # The function returns one number of the results, and the measurement waits for it: a GPU has it
-    # only when all work is done.
+    They return one number of each result, and so wait for it: a GPU has it only when all work is
+    done.
+
+    Args:
+        run: returns outputs, given the argument `training`.
+        sources: what a training step has the gradients of.
+        is_compiled: whether XLA compiles the calls.
+    """
+
     @tf.function(jit_compile=is_compiled or None)
-    def infer() -> tf.Tensor:
-        return run(x, False)[0, 0, 0]
+    def infer() -> list[tf.Tensor]:
+        return [tf.reshape(output, [-1])[0] for output in tf.nest.flatten(run(training=False))]
 
     @tf.function(jit_compile=is_compiled or None)
     def train() -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
-            tape.watch(x)
-            outputs = run(x, True)
-        gradients = tape.gradient(outputs, [x, *weights])
-        return [tf.reshape(gradient, [-1])[0] for gradient in gradients]
+            tape.watch(sources)
+            outputs = tf.nest.flatten(run(training=True))
+            loss = sum(tf.reduce_sum(tf.cast(output, "float32")) for output in outputs)
+        found = [each for each in tape.gradient(loss, sources) if each is not None]
+        return [tf.reshape(tf.convert_to_tensor(each), [-1])[0] for each in found]
 
-    return lambda: infer().numpy(), lambda: [number.numpy() for number in train()]
+    return tuple(lambda call=call: [each.numpy() for each in call()] for call in (infer, train))
 
 
 def _ours(layer: Any, workload: Workload, inputs: np.ndarray) -> Any:
-    lengths = workload.lengths
-
-    def run(x: tf.Tensor, training: bool) -> tf.Tensor:
-        return layer(x, sequence_lengths=lengths, training=training)
-
-    return _in_tensorflow(run, [layer.kernel.value], workload, inputs)
+    x = tf.constant(inputs, workload.dtype)
+    run = functools.partial(layer, x, sequence_lengths=workload.lengths)
+    return _in_tensorflow(run, [x, layer.kernel.value])
 
 
 def _keras(layer: Any, workload: Workload, inputs: np.ndarray, is_compiled: bool = False) -> Any:
@@ -318,14 +303,16 @@ def _keras(layer: Any, workload: Workload, inputs: np.ndarray, is_compiled: bool
             each.use_cudnn = False
     lengths = workload.lengths
     mask = None if lengths is None else tf.sequence_mask(lengths, workload.steps)
+    x = tf.constant(inputs, workload.dtype)
 
-    def run(x: tf.Tensor, training: bool) -> tf.Tensor:
+    def run(training: bool) -> tf.Tensor:
+        outputs = x
         for part in stock.layers:
-            x = part(x, mask=mask, training=training)
-        return x
+            outputs = part(outputs, mask=mask, training=training)
+        return outputs
 
-    weights = [weight.value for weight in stock.trainable_weights]
-    return _in_tensorflow(run, weights, workload, inputs, is_compiled)
+    sources = [x, *(weight.value for weight in stock.trainable_weights)]
+    return _in_tensorflow(run, sources, is_compiled)
 
 
 def _torch(layer: Any, workload: Workload, inputs: np.ndarray) -> Any:
