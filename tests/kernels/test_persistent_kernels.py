@@ -326,8 +326,9 @@ class _Network:
         self.of_input += [self._draw_weights() for _ in range(count - directions)]
         self.biases = [[self.draw(gates * units) for _ in range(2)] for _ in range(count)]
         self.vectors = [self.draw(self.num_vectors, units, scale=0.3) for _ in range(count)]
-        if shape.norms and shape.dtype == "float32":  # Large means must not hide the deviations.
-            self.biases[0][0] += 60.0
+        if shape.norms:  # Large means must not hide the deviations, nor leave float16's range.
+            for bias in self.biases[0]:
+                bias += 40000 if shape.dtype == "float16" else 30
 
     def _draw_weights(self) -> np.ndarray:
         gates, units = self.gates, self.shape.num_units

@@ -148,7 +148,8 @@ std::vector<Job> AllJobs() {
         if (is_same) continue;
         const bool normalizes = KindOf(mode).num_norms > 0;
         add(normalizes ? "norm_steps.cu" : "steps.cu",
-            {CellMacro(mode), std::string("IS_") + type.name});
+            {CellMacro(mode), std::string("IS_") + type.name,
+             type.dtype == RnnDataType::kFloat64 ? "ROUNDS=1" : "ROUNDS=2"});
         if (normalizes) continue;
         add("steps.cu", {CellMacro(mode, /*has_zoneout=*/true),
                          std::string("IS_") + type.name});

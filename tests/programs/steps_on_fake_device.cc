@@ -40,6 +40,7 @@ using std::min;
 #include "kernels/gpu/persistent/halves.cu"
 #endif
 #if defined(NORMALIZES)
+#define ROUNDS 48  // Of a single thread.
 #include "kernels/gpu/persistent/norm_steps.cu"
 #else
 #include "kernels/gpu/persistent/steps.cu"

@@ -127,8 +127,6 @@ struct StepBuffers {
   static constexpr int kMostThreadsOfUnits = 256;
   // With more threads, a block of norm_steps.cu would lack registers.
   static constexpr int kMostThreadsOfNorms = 512;
-  // What such a block keeps for a unit, besides a number for each norm.
-  static constexpr int kNumbersBesideNorms = 3;
 
   // [D, B, H]. Bit g is 0 where the mask of gate g drops the number of h. Null
   // without recurrent dropout.
@@ -160,7 +158,6 @@ struct StepBuffers {
   // products, sums.
   void* candidate_operands;
   void* candidate_products;
-  void* kept;  // Only of cells that normalise: sums, as norm_steps.cu has them.
   // The powers of two by which floats are halved, as scales.cuh has them, or
   // null: of the rows of the recurrent matrices, [D, G * H], of the sequences'
   // operands, [D, B], and of the operands of the input side, the matrices'

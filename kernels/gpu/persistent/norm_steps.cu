@@ -1,20 +1,17 @@
 // The kernels of steps of a layer that normalises its sums: they take the
 // places of forward_step and backward_step. A block takes a sequence in one
-// direction, since means and variances are over its units. A thread takes the
-// same units all the time, so it alone reads what it has stored.
+// direction, since means and variances are over its units.
+//
+// Whoever compiles defines ROUNDS: no thread has more units.
 #define HAS_EXACT_FUNCTIONS
 #include "step_places.cuh"
+
+constexpr int kRounds = ROUNDS, kOwnUnits = kRounds;
+#include "norm_cells.cuh"
 
 namespace {
 
 constexpr int kMostThreads = StepBuffers::kMostThreadsOfNorms;
-constexpr int kNorms = CellType::kNorms, kLast = kNorms - 1;
-// The numbers that a block keeps for each unit, in this order.
-constexpr int kInner = 0, kCandidate = 1, kLastSlot = 2, kOfNorms = 3;
-static_assert(kOfNorms == StepBuffers::kNumbersBesideNorms);
-// In the forward pass, the gates' sums follow the results of Inner.
-constexpr int kSums = 1;
-static_assert(kSums + kSlots <= kOfNorms + kNorms);
 
 // Adds up n numbers of each of a block's threads, which call this together.
 // The order of the terms is always the same.
@@ -43,245 +40,178 @@ void SumOverBlock(Sum* values) {
   }
 }
 
-// Norms of a sequence at a step.
-struct Norms {
+// The units of a thread in a sequence.
+template <typename Arguments>
+struct OwnUnits {
+  const Arguments& all;
   const StepBuffers& steps;
-  const void* const vectors;
-  Norm<Sum> norm[kNorms] = {};
+  const Own<Arguments> first = {all, steps, static_cast<int>(blockIdx.x)};
+  const Sum per_unit = Sum(1) / steps.units;
 
-  // Computes norms [first, last) of the sums that sum_of(norm, unit) returns.
-  template <int first, int last, typename SumOf>
-  void Find(Sum epsilon, const SumOf& sum_of) {
-    const Sum units = static_cast<Sum>(steps.units);
-    Sum totals[kNorms] = {}, squares[kNorms] = {};
-    for (int unit = threadIdx.x; unit < steps.units; unit += blockDim.x) {
-      for (int k = first; k < last; ++k) totals[k] += sum_of(k, unit);
-    }
-    SumOverBlock<last - first>(totals + first);
-    for (int k = first; k < last; ++k) norm[k].mean = totals[k] / units;
-    for (int unit = threadIdx.x; unit < steps.units; unit += blockDim.x) {
-      for (int k = first; k < last; ++k) {
-        const Sum centred = sum_of(k, unit) - norm[k].mean;
-        squares[k] += centred * centred;
-      }
-    }
-    SumOverBlock<last - first>(squares + first);
-    for (int k = first; k < last; ++k) {
-      norm[k].scale = 1.0f / sqrt(squares[k] / units + epsilon);
+  bool Has(int round) const {
+    return static_cast<int>(threadIdx.x + round * blockDim.x) < steps.units;
+  }
+  // Calls use(round, unit) with each of them.
+  template <typename Use>
+  void ForEach(const Use& use) const {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      if (!Has(round)) continue;
+      use(round, Own<Arguments>(all, steps, static_cast<int>(blockIdx.x),
+                                threadIdx.x + round * blockDim.x));
     }
   }
-  Sum Gamma(int k, int unit) const {
-    return LoadItem(vectors, 2 * k * steps.units + unit);
-  }
-  Sum Of(int k, int unit, Sum sum) const {
-    return norm[k].Of(sum, Gamma(k, unit),
-                      LoadItem(vectors, (2 * k + 1) * steps.units + unit));
-  }
-  // The normalised sums of the gates.
-  void OfGates(const Sum* z, int unit, Sum* y) const {
-    for (int k = 0; k < kLast; ++k) y[k] = Of(k, unit, z[k]);
+  // Returns totals of n numbers of each unit, which number(round, i) returns.
+  template <int n, typename Number>
+  void AddUp(const Number& number, Sum* totals) const {
+    for (int i = 0; i < n; ++i) totals[i] = 0.0f;
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      for (int i = 0; i < n && Has(round); ++i) totals[i] += number(round, i);
+    }
+    SumOverBlock<n>(totals);
   }
 };
-
-// The numbers that the block keeps.
-Sum& Kept(const StepBuffers& steps, int number, int unit) {
-  const Index first = static_cast<Index>(blockIdx.x) * (kNorms + kOfNorms);
-  return static_cast<Sum*>(steps.kept)[(first + number) * steps.units + unit];
-}
 
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kMostThreads)
     norm_forward_step(const ForwardArguments all, StepBuffers steps, int step) {
-  const int units = steps.units;
-  const auto of_unit = [&](int unit) {
-    return Own<ForwardArguments>(all, steps, blockIdx.x, unit);
-  };
-  const Own<ForwardArguments> first = of_unit(0);
-  if (first.IsPadding(step)) {
-    for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
-      StorePadding(of_unit(unit), step);
-    }
+  using Unit = Own<ForwardArguments>;
+  const OwnUnits<ForwardArguments> own = {all, steps};
+  if (own.first.IsPadding(step)) {
+    own.ForEach([&](int, const Unit& at) { StorePadding(at, step); });
     return;
   }
-  const Functions functions;
-  Norms norms = {steps, first.my.vectors};
-  const auto load = [&](int unit, Sum* z, Sum* y) {
-    for (int slot = 0; slot < kSlots; ++slot) {
-      z[slot] = Kept(steps, kSums + slot, unit);
-    }
-    norms.OfGates(z, unit, y);
-  };
+  NormedCell cells[kRounds] = {};
+  Functions functions[kRounds];
+  Sum h[kRounds] = {}, c[kRounds] = {};
+  own.ForEach([&](int round, const Unit& at) {
+    ReadStates(at, step, h + round, c + round);
+    if (step < 0) return;
+    functions[round] = at.functions(step);
+    ReadGates(at, step, cells[round].z);
+  });
   if (step >= 0) {
-    for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
-      Sum z[kSlots];
-      ReadGates(of_unit(unit), step, z);
-      for (int slot = 0; slot < kSlots; ++slot) {
-        Kept(steps, kSums + slot, unit) = z[slot];
+    const auto find = [&](const auto& numbers, int norm) {
+      constexpr int n = sizeof(numbers[0]) / sizeof(Sum);
+      Sum means[n], squares[n];
+      own.AddUp<n>([&](int round, int i) { return numbers[round][i]; }, means);
+      for (int i = 0; i < n; ++i) means[i] *= own.per_unit;
+      own.AddUp<n>(
+          [&](int round, int i) {
+            const Sum centred = numbers[round][i] - means[i];
+            return centred * centred;
+          },
+          squares);
+      for (int i = 0; i < kRounds * n; ++i) {
+        Norm<Sum>& found = cells[i / n].norms[norm + i % n];
+        found.mean = means[i % n];
+        found.scale = 1.0f / sqrt(squares[i % n] * own.per_unit + all.epsilon);
       }
-    }
-    norms.Find<0, kLast>(all.epsilon, [&](int k, int unit) {
-      return Kept(steps, kSums + k, unit);
-    });
-    for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
-      Sum z[kSlots], y[kLast], h = 0.0f, c = 0.0f;
-      ReadStates(of_unit(unit), step, &h, &c);
-      load(unit, z, y);
-      Kept(steps, kInner, unit) = CellType::Inner(functions, y, z, c);
-    }
-    norms.Find<kLast, kNorms>(
-        all.epsilon, [&](int, int unit) { return Kept(steps, kInner, unit); });
-    for (int k = 0; k < kNorms && steps.is_training && threadIdx.x == 0; ++k) {
-      static_cast<Norm<Sum>*>(first.my.norms)[first.RowAt(step) * kNorms + k] =
-          norms.norm[k];
+    };
+    NormaliseCells(functions, c, find, cells);
+    if (steps.is_training && threadIdx.x == 0) {
+      cells[0].StoreNorms(own.first.RowAt(step), own.first.my.norms);
     }
   }
-  for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
-    const Own<ForwardArguments> at = of_unit(unit);
-    Sum h = 0.0f, c = 0.0f;
-    ReadStates(at, step, &h, &c);
+  own.ForEach([&](int round, const Unit& at) {
     if (step >= 0) {
-      Sum z[kSlots], y[kLast];
-      load(unit, z, y);
-      CellType::Outer(functions, y,
-                      norms.Of(kLast, unit, Kept(steps, kInner, unit)), &h, &c);
-      StoreCell(at, step, h, c, z);
+      const NormedCell& cell = cells[round];
+      CellType::Outer(functions[round], cell.y, cell.last, h + round,
+                      c + round);
+      Sum kept[kSlots];
+      for (int slot = 0; slot < kSlots; ++slot) kept[slot] = cell.Kept(slot);
+      StoreCell(at, step, h[round], c[round], kept);
     }
-    StoreStates(at, step, h, c);
-  }
+    StoreStates(at, step, h[round], c[round]);
+  });
 }
 
 extern "C" __global__ void __launch_bounds__(kMostThreads)
     norm_backward_step(const BackwardArguments all, StepBuffers steps,
                        int step) {
+  using Unit = Own<BackwardArguments>;
   const int units = steps.units;
-  const auto of_unit = [&](int unit) {
-    return Own<BackwardArguments>(all, steps, blockIdx.x, unit);
+  const OwnUnits<BackwardArguments> own = {all, steps};
+  const bool is_last = own.first.IsLast(step);
+  const auto store_vector_sums = [&](const Unit& at, const auto& sum_of) {
+    Sum* const sums = reinterpret_cast<Sum*>(at.my.vector_sums) +
+                      static_cast<Index>(at.b) * kVectors * units + at.unit;
+    for (int v = 0; v < kVectors; ++v) {
+      sums[v * units] = (is_last ? 0.0f : sums[v * units]) + sum_of(v);
+    }
   };
-  const Own<BackwardArguments> first = of_unit(0);
-  const bool is_last = first.IsLast(step);
-  const auto sum_of_vector = [&](int number, int unit) -> Sum& {
-    const Index before = static_cast<Index>(first.b) * kVectors + number;
-    return reinterpret_cast<Sum*>(first.my.vector_sums)[before * units + unit];
-  };
-  if (step < 0 || first.IsPadding(step)) {
-    for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
-      const Own<BackwardArguments> at = of_unit(unit);
+  if (step < 0 || own.first.IsPadding(step)) {
+    own.ForEach([&](int, const Unit& at) {
       if (step >= 0) {
         for (int slot = 0; slot < kSlots; ++slot) {
           at.GatesAt(at.RowAt(step))[slot * units] = FromFloat(at.Padding());
         }
-        continue;
+        return;
       }
       Sum dh, dc;
       ReadGradients(at, step, &dh, &dc);
       StoreFirstGradients(at, dh, dc);
-      for (int v = 0; is_last && v < kVectors; ++v) {
-        sum_of_vector(v, unit) = at.Padding();
-      }
-    }
+      if (is_last) store_vector_sums(at, [&](int) { return at.Padding(); });
+    });
     return;
   }
-  const Index row = first.RowAt(step);
-  const bool is_anew = first.StartsAnew(step);
-  const Functions functions;
-  Norms norms = {steps, first.my.vectors};
-  const auto sum_of_gate = [&](int slot, int unit) {
-    return ToFloat(of_unit(unit).GatesAt(row)[slot * units]);
-  };
-  const auto load = [&](int unit, Sum* z, Sum* y) {
-    for (int slot = 0; slot < kSlots; ++slot) z[slot] = sum_of_gate(slot, unit);
-    norms.OfGates(z, unit, y);
-  };
-  const auto cell_before = [&](int unit) -> Sum {
-    if constexpr (CellType::kHasC) return CellBefore(of_unit(unit), step);
-    return 0.0f;
-  };
+  const Index row = own.first.RowAt(step);
+  const bool is_anew = own.first.StartsAnew(step);
+  Norm<Sum> norms[kNorms];
   for (int k = 0; k < kNorms; ++k) {
-    norms.norm[k] =
-        static_cast<const Norm<Sum>*>(first.my.norms)[row * kNorms + k];
+    norms[k] =
+        static_cast<const Norm<Sum>*>(own.first.my.norms)[row * kNorms + k];
   }
-
-  // `d` is the gradient of the result of norm k for a sum. Its totals over the
-  // units, and those of its products with what is standardized, are known when
-  // all units have been met; only then Through is the gradient of the sum.
-  Sum totals[2 * kNorms] = {};
-  const auto meet = [&](int k, int unit, Sum sum, Sum d) {
-    const Sum standard = norms.norm[k].Standard(sum);
-    Sum& of_gamma = sum_of_vector(2 * k, unit);
-    Sum& of_beta = sum_of_vector(2 * k + 1, unit);
-    of_gamma = (is_last ? 0.0f : of_gamma) + d * standard;
-    of_beta = (is_last ? 0.0f : of_beta) + d;
-    d *= norms.Gamma(k, unit);
-    Kept(steps, kOfNorms + k, unit) = d;
-    totals[2 * k] += d;
-    totals[2 * k + 1] += d * standard;
-  };
-  const auto through = [&](int k, int unit, Sum sum) {
-    const Sum count = static_cast<Sum>(units);
-    return norms.norm[k].Through(Kept(steps, kOfNorms + k, unit), sum,
-                                 totals[2 * k] / count,
-                                 totals[2 * k + 1] / count);
-  };
-
-  for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
-    const Own<BackwardArguments> at = of_unit(unit);
-    Sum dh, dc, z[kSlots], y[kLast], dy[kLast], h_before = 0.0f, carry_h = 0.0f;
-    ReadGradients(at, step, &dh, &dc);
-    dh += LoadItem(at.my.output_backprop, row * all.output_stride + unit);
-    load(unit, z, y);
-    if constexpr (CellType::kReadsH) h_before = HBefore(at, step);
-    const Sum inner = CellType::Inner(functions, y, z, cell_before(unit));
-    Kept(steps, kInner, unit) = inner;
-    const Sum d =
-        CellType::OuterBackward(functions, y, norms.Of(kLast, unit, inner),
-                                h_before, dh, dc, &carry_h, dy);
-    if constexpr (CellType::kReadsH) {
-      at.CarriedH() = is_anew ? 0.0f : carry_h;
-    }
-    meet(kLast, unit, inner, d);
-    meet(CellType::kOuterGate, unit, z[CellType::kOuterGate],
-         dy[CellType::kOuterGate]);
-  }
-  SumOverBlock<2>(totals + 2 * kLast);
-  for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
-    Sum z[kSlots], y[kLast], dy[kLast], dz[kSlots] = {}, dc = 0.0f;
-    load(unit, z, y);
-    CellType::InnerBackward(functions, y, z, cell_before(unit),
-                            through(kLast, unit, Kept(steps, kInner, unit)),
-                            &dc, dy, dz);
-    for (int k = 0; k < kLast; ++k) {
-      if (k != CellType::kOuterGate) meet(k, unit, z[k], dy[k]);
-    }
-    const Own<BackwardArguments> at = of_unit(unit);
-    if constexpr (CellType::kHasC) {
-      at.CarriedC() = is_anew ? 0.0f : dc;
-    }
-    // These are not normalised, and wait here for the others.
-    static_assert(kSlots == kLast || kSlots == kLast + 2);
-    if constexpr (kSlots > kLast) {
-      Kept(steps, kCandidate, unit) = dz[kLast];
-      Kept(steps, kLastSlot, unit) = dz[kSlots - 1];
-    }
-  }
-  SumOverBlock<2 * kLast>(totals);
-  for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
-    const Own<BackwardArguments> at = of_unit(unit);
-    Item* const gates = at.GatesAt(row);
-    Sum* const bias_sums = at.BiasSums();
-    Sum gradients[kSlots];
+  NormedCell cells[kRounds] = {};
+  NormedGradients gradients = {};
+  Functions functions[kRounds];
+  Sum carry_h[kRounds] = {}, carry_c[kRounds] = {};
+  Sum of_slots[kRounds][kSlots] = {};
+  own.ForEach([&](int round, const Unit& at) {
+    CellInputs in = {};
     for (int slot = 0; slot < kSlots; ++slot) {
-      gradients[slot] = slot < kLast
-                            ? through(slot, unit, ToFloat(gates[slot * units]))
-                        : slot == kLast ? Kept(steps, kCandidate, unit)
-                                        : Kept(steps, kLastSlot, unit);
-      gates[slot * units] = FromFloat(gradients[slot]);
-      bias_sums[slot * units] =
-          (is_last ? 0.0f : bias_sums[slot * units]) + gradients[slot];
+      in.gates[slot] = at.GatesAt(row)[slot * units];
+    }
+    if constexpr (CellType::kHasC)
+      in.c_before = FromFloat(CellBefore(at, step));
+    if constexpr (CellType::kReadsH) in.h_before = FromFloat(HBefore(at, step));
+    functions[round] = at.functions(step);
+    cells[round].Set(norms, in, functions[round]);
+    gradients.h_before[round] = ToFloat(in.h_before);
+    gradients.c_before[round] = ToFloat(in.c_before);
+    ReadGradients(at, step, gradients.dh + round, carry_c + round);
+    gradients.dh[round] +=
+        LoadItem(at.my.output_backprop, row * all.output_stride + at.unit);
+  });
+  const auto add_up = [&](auto& sums) {
+    constexpr int n = sizeof(sums[0]) / sizeof(Sum);
+    Sum totals[n];
+    own.AddUp<n>([&](int round, int i) { return sums[round][i]; }, totals);
+    for (int i = 0; i < kRounds * n; ++i) sums[i / n][i % n] = totals[i % n];
+  };
+  gradients.Compute(
+      functions, cells, [&](int round) { return own.Has(round); }, own.per_unit,
+      add_up, carry_h, carry_c, of_slots);
+  own.ForEach([&](int round, const Unit& at) {
+    if constexpr (CellType::kHasC) {
+      at.CarriedC() = is_anew ? 0.0f : carry_c[round];
+    }
+    if constexpr (CellType::kReadsH) {
+      at.CarriedH() = is_anew ? 0.0f : carry_h[round];
+    }
+    store_vector_sums(at, [&](int v) { return gradients.vectors[round][v]; });
+    for (int slot = 0; slot < kSlots; ++slot) {
+      const Sum gradient = of_slots[round][slot];
+      Sum& bias_sum = at.BiasSums()[slot * units];
+      at.GatesAt(row)[slot * units] = FromFloat(gradient);
+      bias_sum = (is_last ? 0.0f : bias_sum) + gradient;
     }
     for (int gate = 0; gate < CellType::kGatesOfH; ++gate) {
+      const int slot = CellType::RecurrentSlot(gate);
       StoreItem(steps.operands, at.OfGate(gate),
-                is_anew ? 0.0f : gradients[CellType::RecurrentSlot(gate)]);
+                is_anew ? 0.0f : of_slots[round][slot]);
     }
-  }
+  });
 }

@@ -13,9 +13,9 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NORMS_CUH_
 
 #include "exchange.cuh"
+#include "norm_cells.cuh"
 
 static_assert(!kHasBands && !IS_STACK && NORMS == CellType::kNorms);
-constexpr int kNorms = NORMS, kLast = kNorms - 1;
 constexpr int kRowLanes = kShape.row_lanes(), kParts = kShape.norm_parts();
 constexpr float kPerUnit = 1.0f / NUM_UNITS;
 
@@ -153,13 +153,13 @@ static void MakeMoments(float first, float per_unit, float* sums) {
   sums[0] = first + mean;
 }
 
-// Sends the moments of the parts of n numbers of each cell, and sets `own` to
-// those of the cell's part.
+// Finds the norms of n numbers of each cell, from number `norm` on, by the
+// moments of parts that all blocks send.
 template <int n>
-static void SendMoments(const PartsOfRows<2 * n>& to, int step,
-                        const Thread& me, const float (&numbers)[kRounds][n],
-                        float (&own)[kRounds][2 * n]) {
-  float first[kRounds * n];
+static void FindNorms(const PartsOfRows<2 * n>& parts, int step,
+                      const Thread& me, const float (&numbers)[kRounds][n],
+                      int norm, float epsilon, NormedCell (&cells)[kRounds]) {
+  float first[kRounds * n], own[kRounds][2 * n], sums[kRounds][2 * n] = {};
 #pragma unroll
   for (int i = 0; i < kRounds * n; ++i) {
     const float number = numbers[i / n][i % n];
@@ -177,51 +177,8 @@ static void SendMoments(const PartsOfRows<2 * n>& to, int step,
     MakeMoments(first[i], 1.0f / fmaxf(UnitsOf(unit / kRowLanes), 1.0f),
                 own[0] + 2 * i);
   }
-  to.Send(step, me, own);
-}
-
-// The result of norm k for a sum.
-static float Normalised(const Norm<float>* norms, const Functions& functions,
-                        int k, float sum) {
-  return norms[k].Of(sum, functions.OfVector(2 * k),
-                     functions.OfVector(2 * k + 1));
-}
-
-// The numbers of a cell at a step.
-struct NormedCell {
-  Norm<float> norms[kNorms];
-  float z[kSlots], y[kLast], inner, last;
-
-  // Of what the backward pass has loaded.
-  void Set(const Norm<float> (&loaded)[kNorms], const CellInputs& in,
-           const Functions& functions) {
-#pragma unroll
-    for (int k = 0; k < kNorms; ++k) norms[k] = loaded[k];
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) z[slot] = ToFloat(in.gates[slot]);
-    SetInner(functions, ToFloat(in.c_before));
-    SetLast(functions);
-  }
-  void SetInner(const Functions& functions, float c) {
-#pragma unroll
-    for (int k = 0; k < kLast; ++k) {
-      y[k] = Normalised(norms, functions, k, z[k]);
-    }
-    inner = CellType::Inner(functions, y, z, c);
-  }
-  void SetLast(const Functions& functions) {
-    last = Normalised(norms, functions, kLast, inner);
-  }
-};
-
-// Finds n norms of each cell, from the given one on, of numbers whose moments
-// all blocks send.
-template <int n>
-static void FindNorms(const PartsOfRows<2 * n>& from, int step,
-                      const Thread& me, const float (&own)[kRounds][2 * n],
-                      int norm, float epsilon, NormedCell (&cells)[kRounds]) {
-  float sums[kRounds][2 * n] = {};
-  from.Receive(step, me, [&](int round, float units, const float* part) {
+  parts.Send(step, me, own);
+  parts.Receive(step, me, [&](int round, float units, const float* part) {
 #pragma unroll
     for (int i = 0; i < 2 * n; i += 2) {
       const float d = part[i] - own[round][i];
@@ -239,49 +196,60 @@ static void FindNorms(const PartsOfRows<2 * n>& from, int step,
   }
 }
 
-// Takes the place of PlainForwardStep.
-class NormedForwardStep {
+// The two exchanges of a step, of n and of m numbers.
+template <int n, int m>
+class NormedStep {
  public:
   static constexpr int kBarriers = 2;
-  NormedForwardStep(char* memory, Barrier* barriers)
-      : of_gates_(memory, barriers), of_inner_(of_gates_.end(), barriers + 1) {}
+  NormedStep(char* memory, Barrier* barriers)
+      : first_(memory, barriers), second_(first_.end(), barriers + 1) {}
   void Arm() const {
-    of_gates_.Arm();
-    of_inner_.Arm();
+    first_.Arm();
+    second_.Arm();
   }
   void EndShare(int steps) {
-    of_gates_.EndShare(steps);
-    of_inner_.EndShare(steps);
+    first_.EndShare(steps);
+    second_.EndShare(steps);
   }
-  // Computes all of the cells but the next states.
+
+ protected:
+  // Returns the exchange of so many numbers.
+  template <int count>
+  const PartsOfRows<count>& Parts() const {
+    static_assert(n != m && (count == n || count == m));
+    if constexpr (count == n) {
+      return first_;
+    } else {
+      return second_;
+    }
+  }
+
+  PartsOfRows<n> first_;
+  PartsOfRows<m> second_;
+  NormedCell cells_[kRounds];
+};
+
+// Takes the place of PlainForwardStep.
+class NormedForwardStep : public NormedStep<2 * kLast, 2> {
+ public:
+  using NormedStep::NormedStep;
   template <typename Cells, typename Add>
   void Begin(int step, const Thread& me, float epsilon, const Cells& of_thread,
              const Add& add) {
-    float sums[kRounds][kLast], inner[kRounds][1];
-    float own[kRounds][2 * kLast], own_inner[kRounds][2];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       add(round);
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
         cells_[round].z[slot] = of_thread.z()[round][slot];
-        if (slot < kLast) sums[round][slot] = cells_[round].z[slot];
       }
     }
-    SendMoments(of_gates_, step, me, sums, own);
-    FindNorms<kLast>(of_gates_, step, me, own, 0, epsilon, cells_);
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      cells_[round].SetInner(of_thread.functions[round % kOwnUnits],
-                             of_thread.c[round]);
-      inner[round][0] = cells_[round].inner;
-    }
-    SendMoments(of_inner_, step, me, inner, own_inner);
-    FindNorms<1>(of_inner_, step, me, own_inner, kLast, epsilon, cells_);
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      cells_[round].SetLast(of_thread.functions[round % kOwnUnits]);
-    }
+    const auto find = [&](const auto& numbers, int norm) {
+      constexpr int n = sizeof(numbers[0]) / sizeof(float);
+      FindNorms<n>(this->Parts<2 * n>(), step, me, numbers, norm, epsilon,
+                   cells_);
+    };
+    NormaliseCells(of_thread.functions, of_thread.c, find, cells_);
   }
   template <typename Add>
   void BeginCell(int, const Add&) const {}
@@ -289,23 +257,15 @@ class NormedForwardStep {
             float* c) const {
     CellType::Outer(functions, cells_[round].y, cells_[round].last, h, c);
   }
-  float Kept(int round, int slot) const { return cells_[round].z[slot]; }
+  float Kept(int round, int slot) const { return cells_[round].Kept(slot); }
   void StoreNorms(int round, long long row, void* to) const {
-    for (int k = 0; k < kNorms; ++k) {
-      static_cast<Norm<float>*>(to)[row * kNorms + k] = cells_[round].norms[k];
-    }
+    cells_[round].StoreNorms(row, to);
   }
-
- private:
-  PartsOfRows<2 * kLast> of_gates_;
-  PartsOfRows<2> of_inner_;
-  NormedCell cells_[kRounds];
 };
 
 // Takes the place of PlainBackwardStep.
-class NormedBackwardStep {
+class NormedBackwardStep : public NormedStep<4, 2 * kLast - 2> {
  public:
-  static constexpr int kBarriers = 2;
   struct Loaded {
     Norm<float> norms[kNorms];
     void Load(const void* from, long long row) {
@@ -314,127 +274,51 @@ class NormedBackwardStep {
       }
     }
   };
-  NormedBackwardStep(char* memory, Barrier* barriers)
-      : of_outer_(memory, barriers),
-        of_others_(of_outer_.end(), barriers + 1) {}
-  void Arm() const {
-    of_outer_.Arm();
-    of_others_.Arm();
-  }
-  void EndShare(int steps) {
-    of_outer_.EndShare(steps);
-    of_others_.EndShare(steps);
-  }
+  using NormedStep::NormedStep;
   // The sums of the gradients of the vectors of a thread's unit.
   void ClearSums(int own_unit, float to) {
-    for (float& sum : vector_sums_[own_unit]) sum = to;
+    for (float& sum : gradients_.vectors[own_unit]) sum = to;
   }
   void StoreSums(int round, float* to, int unit) const {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       to[v * NUM_UNITS + unit] =
-          round < kOwnUnits ? vector_sums_[round % kOwnUnits][v] : 0.0f;
+          round < kOwnUnits ? gradients_.vectors[round % kOwnUnits][v] : 0.0f;
     }
   }
   void Prepare(int round, const CellInputs& in, const Loaded& loaded,
                const Functions& functions) {
     cells_[round].Set(loaded.norms, in, functions);
-    h_before_[round] = ToFloat(in.h_before);
-    c_before_[round] = ToFloat(in.c_before);
+    gradients_.h_before[round] = ToFloat(in.h_before);
+    gradients_.c_before[round] = ToFloat(in.c_before);
   }
-  void Compute(int round, float dh, float*, float*, float*) { dh_[round] = dh; }
-  // Computes the gradients of what is in the slots from those of h and c, which
-  // are replaced as cells.h says. Cells that are not active have none.
+  void Compute(int round, float dh, float*, float*, float*) {
+    gradients_.dh[round] = dh;
+  }
   template <typename IsActive>
   void Finish(int turn, const Thread& me, const Functions* functions,
               const IsActive& is_active, float* carry_h, float* carry_c,
               float (*of_slots)[kSlots]) {
-    // The gradients of results times gamma; and sums over the units of these,
-    // and of their products with what is standardized.
-    float d_of[kRounds][kNorms];
-    float of_outer[kRounds][4] = {}, of_others[kRounds][2 * kLast - 2] = {};
-    const auto meet = [&](int round, int k, float sum, float d, float* sums) {
-      const float standard = cells_[round].norms[k].Standard(sum);
-      float* const of_vectors = vector_sums_[round % kOwnUnits] + 2 * k;
-      of_vectors[0] += d * standard;
-      of_vectors[1] += d;
-      d *= functions[round % kOwnUnits].OfVector(2 * k);
-      d_of[round][k] = d;
-      sums[0] = d;
-      sums[1] = d * standard;
+    const auto add_up = [&](auto& sums) {
+      constexpr int n = sizeof(sums[0]) / sizeof(float);
+      AddUp<n * kRounds>(sums[0], me.lane);
+      this->Parts<n>().Send(turn, me, sums);
+#pragma unroll
+      for (int i = 0; i < kRounds * n; ++i) sums[i / n][i % n] = 0.0f;
+      this->Parts<n>().Receive(turn, me,
+                               [&](int round, float, const float* part) {
+#pragma unroll
+                                 for (int i = 0; i < n; ++i)
+                                   sums[round][i] += part[i];
+                               });
+      AddUp<n * kRounds>(sums[0], me.lane);
     };
-    const auto through = [&](int round, int k, float sum, const float* sums) {
-      return cells_[round].norms[k].Through(
-          d_of[round][k], sum, sums[0] * kPerUnit, sums[1] * kPerUnit);
-    };
-    constexpr int kOuter = CellType::kOuterGate;
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      if (!is_active(round)) continue;
-      const NormedCell& cell = cells_[round];
-      float dy[kLast];
-      const float d = CellType::OuterBackward(
-          functions[round % kOwnUnits], cell.y, cell.last, h_before_[round],
-          dh_[round], carry_c[round], carry_h + round, dy);
-      meet(round, kLast, cell.inner, d, of_outer[round]);
-      meet(round, kOuter, cell.z[kOuter], dy[kOuter], of_outer[round] + 2);
-    }
-    Exchange(of_outer_, turn, me, of_outer);
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      if (!is_active(round)) continue;
-      const NormedCell& cell = cells_[round];
-      float dy[kLast];
-      const float d = through(round, kLast, cell.inner, of_outer[round]);
-      CellType::InnerBackward(functions[round % kOwnUnits], cell.y, cell.z,
-                              c_before_[round], d, carry_c + round, dy,
-                              of_slots[round]);
-      of_slots[round][kOuter] =
-          through(round, kOuter, cell.z[kOuter], of_outer[round] + 2);
-#pragma unroll
-      for (int k = 0; k < kLast; ++k) {
-        if (k == kOuter) continue;
-        meet(round, k, cell.z[k], dy[k], of_others[round] + PlaceOf(k));
-      }
-    }
-    Exchange(of_others_, turn, me, of_others);
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      if (!is_active(round)) continue;
-#pragma unroll
-      for (int k = 0; k < kLast; ++k) {
-        if (k == kOuter) continue;
-        of_slots[round][k] = through(round, k, cells_[round].z[k],
-                                     of_others[round] + PlaceOf(k));
-      }
-    }
+    gradients_.Compute(functions, cells_, is_active, kPerUnit, add_up, carry_h,
+                       carry_c, of_slots);
   }
 
  private:
-  // Of a norm's sums among those of all gates but the outer one.
-  static constexpr int PlaceOf(int k) {
-    return 2 * (k - (k > CellType::kOuterGate));
-  }
-  // Replaces sums of cells by those over all units.
-  template <int n>
-  static void Exchange(const PartsOfRows<n>& parts, int turn, const Thread& me,
-                       float (&sums)[kRounds][n]) {
-    AddUp<n * kRounds>(sums[0], me.lane);
-    parts.Send(turn, me, sums);
-#pragma unroll
-    for (int i = 0; i < kRounds * n; ++i) sums[i / n][i % n] = 0.0f;
-    parts.Receive(turn, me, [&](int round, float, const float* part) {
-#pragma unroll
-      for (int i = 0; i < n; ++i) sums[round][i] += part[i];
-    });
-    AddUp<n * kRounds>(sums[0], me.lane);
-  }
-
-  PartsOfRows<4> of_outer_;
-  PartsOfRows<2 * kLast - 2> of_others_;
-  NormedCell cells_[kRounds];
-  float vector_sums_[kOwnUnits][kVectors];
-  float dh_[kRounds], h_before_[kRounds], c_before_[kRounds];
+  NormedGradients gradients_;
 };
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NORMS_CUH_

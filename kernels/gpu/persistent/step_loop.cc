@@ -40,8 +40,13 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
     CRNN_RETURN_IF_ERROR(loop->halves_.emplace().Compile());
   }
   const RnnSpec& spec = problem.spec;
-  const std::vector<std::string> macros = CellMacros(spec, problem.dtype);
+  std::vector<std::string> macros = CellMacros(spec, problem.dtype);
   const bool normalizes = spec.normalizes();
+  if (normalizes) {
+    macros.push_back("ROUNDS=" +
+                     std::to_string(CeilDiv<int64_t>(
+                         spec.num_units, loop->GridOfSequences().threads)));
+  }
   for (const auto& [entry, kernel] :
        {std::pair("draw_masks", &loop->draw_masks_),
         {normalizes ? "norm_forward_step" : "forward_step",
@@ -117,11 +122,6 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
     buffers.candidate_operands = arena->Take<char>(states * item);
     buffers.candidate_products = arena->Take<char>(states * sum);
     candidate = take(dirs, units, outputs);
-  }
-  if (spec.normalizes()) {
-    const CellKind& kind = spec.kind();
-    const int numbers = kind.num_norms + StepBuffers::kNumbersBesideNorms;
-    buffers.kept = arena->Take<char>(states * numbers * sum);
   }
   if (spec.num_proj == 0) return;
   const int64_t projected = dirs * problem.batch_size * outputs;
@@ -215,9 +215,13 @@ Grid StepLoop::GridOfSequences() const {
   // Such blocks fill the GPU if there are many of them.
   constexpr int64_t kManyBlocks = 256;
   const int64_t blocks = problem_.spec.num_dirs() * problem_.batch_size;
-  const int threads = Halves::ThreadsOfRow(problem_.spec.num_units,
-                                           blocks < kManyBlocks ? 1 : 4);
-  return {blocks, problem_.spec.normalizes()
+  // Those that normalise hold all numbers of their units in registers.
+  const bool normalizes = problem_.spec.normalizes();
+  const int threads =
+      Halves::ThreadsOfRow(problem_.spec.num_units, blocks < kManyBlocks ? 1
+                                                    : normalizes         ? 2
+                                                                         : 4);
+  return {blocks, normalizes
                       ? std::min(threads, StepBuffers::kMostThreadsOfNorms)
                       : threads};
 }
