@@ -137,8 +137,9 @@ SHAPES = [
     Shape("gru_layer_norm", "bfloat16", 61, 2, 1, 32, 1, 2, 2, 1, 2, 1),
     Shape("lstm_layer_norm", "float32", 21, 2, 1, 12, 1, 3, 1, 1, 2, 2),
     Shape("gru_layer_norm", "float32", 37, 1, 1, 40, 2, 4, 2, 1, 2, 1, is_of_old_gpu=1),
-    Shape("lstm", "float16", 60, 2, 1, 32, 5, 8, 1, 2, 4, 1, has_warpgroups=1),
+    Shape("lstm", "float16", 92, 2, 1, 48, 5, 4, 1, 2, 4, 1, has_warpgroups=1),
     Shape("gru", "float32", 100, 4, 1, 32, 2, 4, 1, 1, 8, 0, products=3, has_warpgroups=1),
+    Shape("lstm", "float32", 61, 1, 1, 64, 2, 4, 1, 1, 4, 0, products=3, has_warpgroups=1),
     Shape("lstm_layer_norm", "float16", 61, 4, 0, 16, 2, 2, 1, 1, 2, 1),
     Shape("gru_layer_norm", "float32", 40, 2, 0, 20, 1, 5, 1, 1, 2, 1, products=2),
 ]

@@ -48,7 +48,7 @@ static void LoadWeights(const Thread& me, const void* rows,
   weights.Load<1>(load, held);
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
+extern "C" __global__ void __launch_bounds__(kThreads, kIsSmall ? 2 : 1)
     backward(const BackwardArguments all) {
   const Thread me;
   const int direction = all.part.first_direction + blockIdx.y;
@@ -91,12 +91,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       gradients.Receive(turn);
       // The stores come last, since no block waits for them, if there are
       // registers for that.
-      const auto store_and_load = [&] {
-        cells.Store(step);
+      const auto load_and_store = [&] {
         cells.LoadInputs(step - 1);
+        cells.Store(step);
       };
       Weights::SynchronizeOperands();
-      if (Weights::kLoadsLate && !IS_CLUSTER) store_and_load();
+      if (Weights::kLoadsLate && !IS_CLUSTER) load_and_store();
 #pragma unroll
       for (int first = 0; first < kTiles; first += Weights::kAtOnce) {
         Weights::Sums sums;
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             held, gradients.Numbers(turn), kPitch, me.lane, first, 0, sums,
             [&] {
               if (Weights::kLoadsLate && IS_CLUSTER && first == 0) {
-                store_and_load();
+                load_and_store();
               }
             });
         parts.Send(turn, first, sums,

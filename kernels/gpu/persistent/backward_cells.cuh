@@ -46,6 +46,21 @@ class PlainBackwardStep {
 using CellStep = PlainBackwardStep;
 #endif
 
+// Returns the inputs of one of the cells that are together.
+static CellInputs InputsOfCell(const InputsOf<Together>& all, int i) {
+  CellInputs in;
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot) {
+    in.gates[slot] = all.gates[slot].Of(i);
+  }
+  in.h_before = all.h_before.Of(i);
+  in.output_backprop = all.output_backprop.Of(i);
+  in.c = all.c.Of(i);
+  in.c_before = all.c_before.Of(i);
+  in.c_backprop = all.c_backprop.Of(i);
+  return in;
+}
+
 class BackwardCells : public OwnCells<Cell> {
  public:
   BackwardCells(const Thread& me, const BackwardArguments& all, int direction,
@@ -76,8 +91,8 @@ class BackwardCells : public OwnCells<Cell> {
 
   void LoadInputs(int step) {
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      CellInputs& in = inputs_[round];
+    for (int round = 0; round < kRounds; round += kTogether) {
+      InputsOf<Together>& in = inputs_[round / kTogether];
       in = {};
       loaded_[round] = {};
       if (step < 0 || !Has(round, step)) continue;
@@ -86,34 +101,31 @@ class BackwardCells : public OwnCells<Cell> {
       const long long first_state =
           step > 0 ? 0 : SequenceOf(round).b * all_.state_stride;
       const bool is_anew = StartsAnew(round, step);
+      const auto load = [unit](const void* items, long long at) {
+        return *reinterpret_cast<const Together*>(
+            static_cast<const Item*>(items) + at + unit);
+      };
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
-        in.gates[slot] = GateAt(row, slot, unit);
+        in.gates[slot] = load(my_.gates, (row * kSlots + slot) * NUM_UNITS);
       }
       loaded_[round].Load(my_.norms, row);
-      in.output_backprop = static_cast<const Item*>(
-          my_.output_backprop)[row * all_.output_stride + unit];
+      in.output_backprop = load(my_.output_backprop, row * all_.output_stride);
       if constexpr (CellType::kHasC) {
-        const Item* const cells = static_cast<const Item*>(my_.cells);
-        in.c = cells[row * NUM_UNITS + unit];
-        in.c_before =
-            step > 0
-                ? cells[(row - row_step) * NUM_UNITS + unit]
-                : static_cast<const Item*>(my_.first_c)[first_state + unit];
-        if (is_anew) in.c_before = FromFloat(0.0f);
+        in.c = load(my_.cells, row * NUM_UNITS);
+        in.c_before = step > 0 ? load(my_.cells, (row - row_step) * NUM_UNITS)
+                               : load(my_.first_c, first_state);
+        if (is_anew) in.c_before = {};
         // Only the last layer has the caller's cell states.
         if (kCellSequencesPitch > 0 && my_.all_c_backprop != nullptr) {
-          in.c_backprop = static_cast<const Item*>(
-              my_.all_c_backprop)[row * kCellSequencesPitch + unit];
+          in.c_backprop = load(my_.all_c_backprop, row * kCellSequencesPitch);
         }
       }
       if constexpr (CellType::kReadsH) {
         in.h_before =
-            step > 0
-                ? static_cast<const Item*>(
-                      my_.output)[(row - row_step) * all_.output_stride + unit]
-                : static_cast<const Item*>(my_.first_h)[first_state + unit];
-        if (is_anew) in.h_before = FromFloat(0.0f);
+            step > 0 ? load(my_.output, (row - row_step) * all_.output_stride)
+                     : load(my_.first_h, first_state);
+        if (is_anew) in.h_before = {};
       }
     }
   }
@@ -121,7 +133,8 @@ class BackwardCells : public OwnCells<Cell> {
   void Prepare() {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      const CellInputs& in = inputs_[round];
+      const CellInputs in =
+          InputsOfCell(inputs_[round / kTogether], round % kTogether);
       cell_step_.Prepare(round, in, loaded_[round],
                          functions[round % kOwnUnits]);
       output_backprop_[round] = ToFloat(in.output_backprop);
@@ -158,13 +171,18 @@ class BackwardCells : public OwnCells<Cell> {
   // Stores the gradients of a step's gates. No block waits for these.
   void Store(int step) {
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kRounds; round += kTogether) {
       if (!Has(round, step)) continue;
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
-        GateAt(RowAt(round, step), slot, unit_of[round]) =
-            FromFloat(of_slots_[round][slot]);
-        bias_sums_[round % kOwnUnits][slot] += of_slots_[round][slot];
+        float numbers[kTogether];
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          numbers[i] = of_slots_[round + i][slot];
+          bias_sums_[(round + i) % kOwnUnits][slot] += numbers[i];
+        }
+        *reinterpret_cast<Together*>(&GateAt(
+            RowAt(round, step), slot, unit_of[round])) = Together(numbers);
       }
     }
   }
@@ -230,7 +248,7 @@ class BackwardCells : public OwnCells<Cell> {
   // The gradients of the states before a step that pass no matrix, and, of the
   // thread's units, the sums of their gates' gradients.
   float carry_h_[kRounds], carry_c_[kRounds], bias_sums_[kOwnUnits][kSlots];
-  CellInputs inputs_[kRounds];
+  InputsOf<Together> inputs_[kRounds / kTogether];
   CellStep::Loaded loaded_[kRounds];
   float output_backprop_[kRounds], c_backprop_[kRounds];
   float of_slots_[kRounds][kSlots];

@@ -19,11 +19,19 @@ constexpr int kAdders = kShape.backward_adders();
 constexpr int kSliceUnits = kShape.slice_units();
 // The units whose sums a lane has at once.
 constexpr int kLaneUnits = kShape.data_chunk_units();
-constexpr int kLanesOfRow = kShape.row_lanes();
-constexpr bool kIsInWarp = kLanesOfRow == BLOCK_UNITS;
-using Weights = decltype(WeightsOfShape<kPairs, kTiles, 1>());
-using Cell = DealtCell</*kInTiles=*/false>;
+constexpr int kNeighbours = WARPGROUPS && IS_CLUSTER ? 2 : 1;
+constexpr int kLanesOfRow = Shape::LanesOf(BLOCK_UNITS / kNeighbours);
+constexpr bool kIsInWarp = kLanesOfRow * kNeighbours == BLOCK_UNITS;
+// With more tiles at once, there are too few registers for their sums.
+using Weights = decltype(WeightsOfShape<kPairs, kTiles, 1, 2>());
+using Cell = DealtCell</*kInTiles=*/false, kNeighbours>;
 constexpr int kRounds = Cell::kRounds, kOwnUnits = Cell::kOwnUnits;
+constexpr int kTogether = Cell::kTogether;
+using Together = Neighbours<kTogether>;
+// Two blocks of few cells share a multiprocessor, as division.cc has it, where
+// the compiler would take a few registers too many.
+constexpr bool kIsSmall = kNeighbours == 2 && WARPS == 8 && ROW_TILES == 2 &&
+                          kRounds <= 4 && RESIDENT_PAIRS == 0;
 static_assert(kThreads >= kRows, "a thread clears the maxima of a row");
 
 // The block's shared memory.
@@ -286,13 +294,18 @@ class GateGradients {
   void FindPowers(int turn, const float (&of_slots)[kRounds][kSlots]) const {
     if (!kHasPowers) return;
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kRounds; round += kNeighbours) {
       const Cell cell(round, me_.index);
-      float largest = 0.0f, operands[4] = {};
-      if (cell.exists) OperandsOf(cell, of_slots[round], operands);
+      float largest = 0.0f;
 #pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-        largest = fmaxf(largest, fabsf(operands[gate]));
+      for (int i = 0; i < kNeighbours; ++i) {
+        const Cell own(round + i, me_.index);
+        float operands[4] = {};
+        if (cell.exists) OperandsOf(own, of_slots[round + i], operands);
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          largest = fmaxf(largest, fabsf(operands[gate]));
+        }
       }
       largest = LargestOfRow(largest);
       if (!cell.exists || me_.lane % kLanesOfRow > 0) continue;

@@ -85,10 +85,12 @@ struct Functions {
 
 // The numbers that a cell's step backward reads, as they are in memory: to
 // convert them when they are loaded would be to wait for the loads.
-struct CellInputs {
-  Item gates[kSlots];
-  Item h_before, output_backprop, c, c_before, c_backprop;
+template <typename T>
+struct InputsOf {
+  T gates[kSlots];
+  T h_before, output_backprop, c, c_before, c_backprop;
 };
+using CellInputs = InputsOf<Item>;
 
 // A cell's gradients are factors times the gradients of its h and c, so that
 // all but a few products can be made before the latter are known.

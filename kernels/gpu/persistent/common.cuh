@@ -54,31 +54,61 @@ static const Item* RowOfWeights(const void* weights, int band, int i) {
          static_cast<long long>(gate * NUM_UNITS + unit) * NUM_UNITS;
 }
 
+// The numbers of neighbouring units, which a thread loads and stores together.
+template <int kCount>
+struct alignas(kCount * sizeof(Item)) Neighbours {
+  Item item[kCount] = {};
+  Neighbours() = default;
+  explicit Neighbours(const float* values) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) item[i] = FromFloat(values[i]);
+  }
+  Item Of(int i) const { return item[i]; }
+};
+#if !defined(IS_FLOAT)
+// To take them apart where they are loaded would be to wait for the load.
+template <>
+struct Neighbours<2> {
+  Word word = 0;
+  Neighbours() = default;
+  explicit Neighbours(const float* values) : word(ToWord(values)) {}
+  Item Of(int i) const { return static_cast<Item>(word >> 16 * i); }
+};
+#endif
+
 // A block's cells, one for each unit and sequence, are dealt to its threads so
-// that the threads of a warp have consecutive units or, if `kInTiles`, to those
-// that have the sums: a warp has eight units then, and lane 4 g + t has unit g
-// and, of each eight sequences, 2 t and 2 t + 1.
-template <bool kInTiles>
+// that the threads of a warp have consecutive units, of which each has
+// `kNeighbours`, or, if `kInTiles`, to those that have the sums: lane 4 g + t
+// has neighbours g of a warp's eight then and, of each eight sequences, 2 t and
+// 2 t + 1.
+template <bool kInTiles, int kNeighbours>
 struct DealtCell {
   static constexpr int kCells = BLOCK_UNITS * kRows;
+  static constexpr int kAtOnce = kThreads * kNeighbours;
   static constexpr int kRounds =
-      kInTiles ? 2 * ROW_TILES : (kCells + kThreads - 1) / kThreads;
+      (kInTiles ? 2 * ROW_TILES : (kCells + kAtOnce - 1) / kAtOnce) *
+      kNeighbours;
   // A thread's cells are of so many different units.
   static constexpr int kOwnUnits =
-      kInTiles || kThreads % BLOCK_UNITS == 0 ? 1 : kRounds;
+      kInTiles || kAtOnce % BLOCK_UNITS == 0 ? kNeighbours : kRounds;
+  // The cells whose numbers are loaded and stored together.
+  static constexpr int kTogether =
+      NUM_UNITS % kNeighbours == 0 ? kNeighbours : 1;
 
   bool exists;    // In the block, not necessarily in the layer.
   int row, unit;  // In the block.
 
   DealtCell(int round, int thread) {
     if (kInTiles) {
-      row = round / 2 * 8 + thread % 4 * 2 + round % 2;
-      unit = thread / 4;
+      row = round / (2 * kNeighbours) * 8 + thread % 4 * 2 +
+            round / kNeighbours % 2;
+      unit = thread / 4 * kNeighbours + round % kNeighbours;
       exists = unit < BLOCK_UNITS;
       return;
     }
-    const int cell = round * kThreads + thread;
-    exists = kCells % kThreads == 0 || cell < kCells;
+    const int cell = (round / kNeighbours * kThreads + thread) * kNeighbours +
+                     round % kNeighbours;
+    exists = kCells % kAtOnce == 0 || cell < kCells;
     row = cell / BLOCK_UNITS;
     unit = cell % BLOCK_UNITS;
   }
@@ -103,7 +133,8 @@ struct OwnCells {
   Sequence SequenceOf(int round) const {
     const Cell cell(round, me.index);
     Sequence sequence(sequences, first_row + cell.row);
-    if (!cell.exists || me.rank * BLOCK_UNITS + cell.unit >= NUM_UNITS) {
+    const int unit = cell.unit / Cell::kTogether * Cell::kTogether;
+    if (!cell.exists || me.rank * BLOCK_UNITS + unit >= NUM_UNITS) {
       sequence.Clear();
     }
     return sequence;

@@ -200,10 +200,14 @@ PassCost ForwardCost(const DeviceLimits& gpu, const Shape& shape, int batch) {
           : 2000.0 + 0.04 * rows * shape.forward_step_bytes() / shape.rows();
   const int useful = CeilDiv(shape.forward_tiles(), tiles) * shape.splits;
   if (shape.forward_holds_cells()) {
-    const bool has_room = shape.block_units <= 8 * shape.warps;
+    const int neighbours = shape.forward_neighbours();
+    const bool has_room = shape.block_units <= 8 * neighbours * shape.warps;
     return {tiles, shape.forward_warp_pairs(),
-            has_room ? CeilDiv(shape.block_units, 32) * 4 : 0,
-            64 + 32 * shape.row_tiles, wait};
+            has_room ? CeilDiv(shape.block_units, 32 * neighbours) * 4 : 0,
+            neighbours == 1           ? 64 + 32 * shape.row_tiles
+            : shape.data_bytes() == 2 ? 60 + 38 * shape.row_tiles
+                                      : 58 + 50 * shape.row_tiles,
+            wait};
   }
   if (shape.has_warpgroups) {
     return {tiles, shape.forward_warp_pairs(), useful,
@@ -313,13 +317,20 @@ double Cycles(const KernelRequest& request, const DeviceLimits& gpu,
     const int rounds = Rounds(shape);
     const double wide = WideProducts(shape, cost);
     if (shape.is_cluster) {
-      // Fitted to 40 runs of 128 to 512 units with 640 and 2048 sequences.
-      work = wide + (request.is_backward
-                         ? 84.0 * shape.warps * rounds +
-                               (shape.products == Shape::kHalves ? 750.0 : 0.0)
-                         : powers + 300.0 + 52.0 * shape.warps * rounds +
-                               12.0 * rounds * rounds);
-      of_others = 0.6;
+      // Fitted to 40 runs of 128 and 256 units with 640 and 2048 sequences.
+      const double cells = shape.warps * rounds, squares = rounds * rounds;
+      const double of_gates =
+          (KindOf(request.problem.spec.rnn_mode).num_gates + 1) / 5.0;
+      const double of_gradients = cost.tiles > 2                     ? 100.0
+                                  : shape.products == Shape::kHalves ? 60.0
+                                                                     : 40.0;
+      work = wide +
+             (request.is_backward ? of_gradients * cells
+              : shape.forward_neighbours() == 1
+                  ? 300.0 + powers + 12.0 * squares +
+                        (shape.products == Shape::kHalves ? 48.0 : 30.0) * cells
+                  : 300.0 + of_gates * (2.4 * powers + 27.0 * squares));
+      of_others = 0.75;
     } else {
       // Fitted to 24 layers of 384 to 2048 units, with a margin for others.
       // Threads of many cells lack registers.
@@ -464,9 +475,12 @@ std::vector<Division> Divisions(const KernelRequest& request,
                                : shape.forward_shared_bytes();
           };
           // Registers hold as many of the weights as they can. Of wide
-          // products, they gain little, and two blocks may have room together.
+          // products, some gain a little unless two blocks have room together,
+          // and more gain nothing.
           const int most = std::min(room / (8 * cost.tiles), cost.pairs);
-          shape.resident_pairs = has_warpgroups && is_cluster ? 0 : most;
+          const int gaining = cost.tiles <= 2 && row_tiles > 2 ? 2 : 0;
+          shape.resident_pairs =
+              has_warpgroups && is_cluster ? std::min(gaining, most) : most;
           while (bytes() > gpu.shared_bytes && shape.resident_pairs < most) {
             ++shape.resident_pairs;
           }

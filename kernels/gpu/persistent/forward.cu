@@ -48,11 +48,13 @@ static void LoadWeights(const Thread& me, const void* rows,
     FindRowPowers(row_of, me.band, me.slice, band_memory, me.index,
                   memory.row_powers);
   }
-  // A tile's rows g and g + 8 are neighbours among those of the weights. If a
-  // warp's lanes hold cells, its two tiles have all rows of eight units.
+  // A tile's rows g and g + 8 are neighbours among those of the weights or, if
+  // lanes hold the cells of neighbouring units, those of two units.
   const auto load = [&](int pair, int i, int half) {
-    const int at = kHoldsCells ? (me.warp * 8 + me.g) * SLOTS + 2 * i + half
-                               : sums.TileOf(i) * 16 + 2 * me.g + half;
+    const int at = kNeighbours == 2
+                       ? (me.warp * 16 + 2 * me.g + half) * SLOTS + i
+                   : kHoldsCells ? (me.warp * 8 + me.g) * SLOTS + 2 * i + half
+                                 : sums.TileOf(i) * 16 + 2 * me.g + half;
     const int column = ((sums.first_pair() + pair) * 16 + me.t * 4) * kOperands;
     const Item* const row = at < kShape.band_rows() ? row_of(at) : nullptr;
     if (row == nullptr || column >= kSliceUnits) return Chunk{};
@@ -132,7 +134,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const bool is_last = step + 1 == steps;
       // Work that does not depend on what peers send comes before the wait, if
       // there are registers for that.
-      if (!Weights::kLoadsLate) cells.TakeInputs(step);
+      if (!Weights::kLoadsLate) {
+        cells.TakeInputs(step);
+        cells.LoadNext(step);
+      }
       states.Await(step);
       Weights::Sums sums;
       multiply(
@@ -143,7 +148,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           sums);
       block_sums.Receive(step);
       if (!kHoldsCells) SynchronizeBlock();
+      // Loads wait for the stores before them, and what follows for the loads:
+      // in clusters, those of half types come after the product, and those of
+      // floats, which take twice as long, last.
       if (Weights::kLoadsLate && !IS_CLUSTER) cells.TakeInputs(step);
+      if (Weights::kLoadsLate && !kLoadsLast) cells.LoadNext(step);
 
       const auto add = [&](int round) {
         cells.AddProducts(block_sums, sums, step, round);
@@ -157,6 +166,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
       if (!is_last) states.SendAll(step, cells.h);
       states.EndStep(step);
+      if (kLoadsLast) cells.LoadNext(step);
       cells.Store(cell_step, step);
     }
     cells.StoreLast();

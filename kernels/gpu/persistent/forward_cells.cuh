@@ -45,6 +45,7 @@ using CellStep = PlainForwardStep;
 // The number of steps by which the products of the input side are loaded ahead,
 // since a step may be shorter than a load from memory takes.
 constexpr int kAhead = kHasBands || Weights::kLoadsLate ? 1 : 2;
+constexpr bool kLoadsLast = Weights::kLoadsLate && IS_CLUSTER && kItems == 1;
 
 class ForwardCells : public OwnCells<Cell> {
  public:
@@ -79,17 +80,28 @@ class ForwardCells : public OwnCells<Cell> {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) LoadInputs(i, inputs_[i]);
   }
-  void LoadInputs(int step, Item (*to)[kGates]) const {
+  void LoadInputs(int step, Together (*to)[kGates]) const {
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kRounds; round += kTogether) {
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
-        to[round][gate] = !Has(round, step) ? Item(0)
-                          : stage_.is_upper
-                              ? LoadOfOthers(&GateAt(round, step, gate))
-                              : GateAt(round, step, gate);
+        Together& numbers = to[round / kTogether][gate];
+        numbers = {};
+        if (!Has(round, step)) continue;
+        Item* const from = &GateAt(round, step, gate);
+        if (stage_.is_upper) {
+          *reinterpret_cast<Item*>(&numbers) = LoadOfOthers(from);
+        } else {
+          numbers = *reinterpret_cast<const Together*>(from);
+        }
       }
     }
+  }
+  // The loads that a step makes for those after it. In clusters with
+  // warpgroups, the compiler does not move them before the product.
+  void LoadNext(int step) {
+    if (Weights::kLoadsLate && IS_CLUSTER) SynchronizeWarp();
+    LoadInputs(step + kAhead, inputs_[kAhead - 1]);
   }
   // Begins the sums of a step with the biases and what was loaded for it.
   void TakeInputs(int step) {
@@ -102,17 +114,18 @@ class ForwardCells : public OwnCells<Cell> {
       }
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
+        const int at = round / kTogether;
         if (stage_.is_upper && Has(round, step)) {
-          Receive(&GateAt(round, step, gate), &inputs_[0][round][gate]);
+          Receive(&GateAt(round, step, gate),
+                  reinterpret_cast<Item*>(&inputs_[0][at][gate]));
         }
-        z_[round][gate] += ToFloat(inputs_[0][round][gate]);
+        z_[round][gate] += ToFloat(inputs_[0][at][gate].Of(round % kTogether));
 #pragma unroll
         for (int ahead = 1; ahead < kAhead; ++ahead) {
-          inputs_[ahead - 1][round][gate] = inputs_[ahead][round][gate];
+          inputs_[ahead - 1][at][gate] = inputs_[ahead][at][gate];
         }
       }
     }
-    LoadInputs(step + kAhead, inputs_[kAhead - 1]);
   }
   // Adds the products with h. Where a sequence starts anew, h and c are zero.
   void AddProducts(const BlockSums& block_sums, const Weights::Sums& sums,
@@ -144,7 +157,7 @@ class ForwardCells : public OwnCells<Cell> {
   // next stage of a stack does.
   void Store(const CellStep& cell_step, int step) const {
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kRounds; round += kTogether) {
       if (!Has(round, step)) continue;
       const long long row = RowAt(round, step);
       const int unit = unit_of[round];
@@ -153,18 +166,27 @@ class ForwardCells : public OwnCells<Cell> {
       if (stage_.is_awaited) {
         StoreForOthers(output, FromFloat(h[round]));
       } else {
-        *output = FromFloat(h[round]);
+        *reinterpret_cast<Together*>(output) = Together(h + round);
       }
-      StoreC(row, unit, FromFloat(c[round]));
+      if (StoresC()) {
+        *reinterpret_cast<Together*>(&CAt(row, unit)) = Together(c + round);
+      }
 #if defined(IS_TRAINING)
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
-        GateAt(round, step, slot) = FromFloat(cell_step.Kept(round, slot));
+        float kept[kTogether];
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          kept[i] = cell_step.Kept(round + i, slot);
+        }
+        *reinterpret_cast<Together*>(&GateAt(round, step, slot)) =
+            Together(kept);
       }
       if (unit == 0) cell_step.StoreNorms(round, row, my_.norms);
       if constexpr (CellType::kHasC) {
-        static_cast<Item*>(my_.cells)[row * NUM_UNITS + unit] =
-            FromFloat(c[round]);
+        *reinterpret_cast<Together*>(static_cast<Item*>(my_.cells) +
+                                     row * NUM_UNITS + unit) =
+            Together(c + round);
       }
 #endif
     }
@@ -195,7 +217,7 @@ class ForwardCells : public OwnCells<Cell> {
         const long long to =
             RowOfTime(sequences, sequence.length + i / BLOCK_UNITS, sequence.b);
         static_cast<Item*>(my_.output)[to * all_.output_stride + unit] = fill;
-        StoreC(to, unit, fill);
+        if (StoresC()) CAt(to, unit) = fill;
       }
     }
   }
@@ -240,9 +262,11 @@ class ForwardCells : public OwnCells<Cell> {
                    unit_of[round]];
   }
   // Only the last layer has the caller's cell states.
-  void StoreC(long long row, int unit, Item value) const {
-    if (kCellSequencesPitch == 0 || my_.all_c == nullptr) return;
-    static_cast<Item*>(my_.all_c)[row * kCellSequencesPitch + unit] = value;
+  bool StoresC() const {
+    return kCellSequencesPitch > 0 && my_.all_c != nullptr;
+  }
+  Item& CAt(long long row, int unit) const {
+    return static_cast<Item*>(my_.all_c)[row * kCellSequencesPitch + unit];
   }
 
   const ForwardArguments& all_;
@@ -250,7 +274,8 @@ class ForwardCells : public OwnCells<Cell> {
   const Stage& stage_;
   float bias_[kOwnUnits][kSlots], z_[kRounds][kSlots];
   bool is_anew_[kRounds];
-  Item inputs_[kAhead][kRounds][kGates];  // Of this step and of the next ones.
+  // Of this step and of the next ones.
+  Together inputs_[kAhead][kRounds / kTogether][kGates];
 };
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_FORWARD_CELLS_CUH_

@@ -15,9 +15,13 @@ constexpr int kCopy = kShape.operand_bytes(kPairs * SPLITS);
 constexpr int kSumsPitch = kShape.forward_sums_pitch();
 constexpr int kSliceUnits = kShape.slice_units();
 constexpr bool kHoldsCells = kShape.forward_holds_cells();
-using Weights = decltype(WeightsOfShape<kPairs, kTiles, IS_CLUSTER ? 1 : 2>());
+using Weights =
+    decltype(WeightsOfShape<kPairs, kTiles, IS_CLUSTER ? 1 : 2, kTiles>());
 static_assert(kTiles <= Weights::kAtOnce, "tiles are multiplied once");
-using Cell = DealtCell<kHoldsCells>;
+constexpr int kNeighbours = kShape.forward_neighbours();
+using Cell = DealtCell<kHoldsCells, kNeighbours>;
+constexpr int kTogether = Cell::kTogether;
+using Together = Neighbours<kTogether>;
 constexpr int kRounds = Cell::kRounds, kOwnUnits = Cell::kOwnUnits;
 
 // The block's shared memory.
@@ -57,18 +61,21 @@ static Chunk Gather(float h, int lane) {
   return chunk;
 }
 
-// Returns chunk t of four chunks of which lane t of a quad, as each of its
-// lanes, has word t.
-static Chunk ChunkOfQuad(const Word (&words)[4], int lane) {
+// Returns a chunk to each of four lanes, which are `stride` lanes apart, and of
+// which lane i has word i of each of the four chunks: lane i gets chunk i.
+static Chunk ChunkOfLanes(const Word (&words)[4], int lane, int stride) {
   Chunk chunk;
 #pragma unroll
   for (int other = 0; other < 4; ++other) {
-    const int t = (lane ^ other) % 4;
-    const Word word = ShuffleFrom(
-        t < 2 ? words[t == 0 ? 0 : 1] : words[t == 2 ? 2 : 3], lane ^ other);
+    const int i = (lane / stride ^ other) % 4;
+    const Word word = ShuffleFrom(i == 0   ? words[0]
+                                  : i == 1 ? words[1]
+                                  : i == 2 ? words[2]
+                                           : words[3],
+                                  lane ^ stride * other);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if (j == t) chunk.word[j] = word;
+      if (j == i) chunk.word[j] = word;
     }
   }
   return chunk;
@@ -214,25 +221,32 @@ class TeamStates {
     }
   }
   void SendAll(int step, const float* h) const {
-    // Eight units of a sequence are a chunk.
+    // Eight units of a sequence are a chunk. A lane has two sequences of a
+    // unit, or two units of a sequence.
+    constexpr bool kHasTwo = kNeighbours == 2;
+    constexpr int kStride = kHasTwo ? 4 : 1;
 #pragma unroll
-    for (int first = 0; kHoldsCells && first < ROW_TILES; first += 4) {
+    for (int first = 0; kHoldsCells && first < kRounds; first += 8) {
       Word words[4] = {};
 #pragma unroll
-      for (int n = first; n < ROW_TILES && n < first + 4; ++n) {
+      for (int i = first; i < kRounds && i < first + 8; i += 2) {
         float pair[2];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float power = memory_.PowerOf(n * 8 + 2 * me_.t + e);
-          pair[e] = h[2 * n + e] * (kHasPowers ? ScaleOf(power) : 1.0f);
+          const float power = memory_.PowerOf(Cell(i + e, me_.index).row);
+          pair[e] = h[i + e] * (kHasPowers ? ScaleOf(power) : 1.0f);
         }
-        words[n - first] = Transposed(ToOperands(pair));
+        const Word word = ToOperands(pair);
+        words[(i - first) / 2] = kHasTwo ? word : Transposed(word);
       }
-      const Chunk chunk = ChunkOfQuad(words, me_.lane);
-      const int n = first + me_.t;
-      if (n >= ROW_TILES || me_.warp * 8 >= BLOCK_UNITS) continue;
-      char* const to = Numbers(step + 1) + (n * 8 + me_.g) * kPitch +
-                       (me_.rank * (BLOCK_UNITS / 8) + me_.warp) * kColumn;
+      const Chunk chunk = ChunkOfLanes(words, me_.lane, kStride);
+      const int round = first + me_.lane / kStride % 4 * 2;
+      const int row =
+          kHasTwo ? Cell(round, me_.index).row : round / 2 * 8 + me_.g;
+      const int column = kHasTwo ? me_.warp * 2 + me_.g / 4 : me_.warp;
+      if (round >= kRounds || column * 8 >= BLOCK_UNITS) continue;
+      char* const to = Numbers(step + 1) + row * kPitch +
+                       (me_.rank * (BLOCK_UNITS / 8) + column) * kColumn;
 #pragma unroll
       for (int peer = 0; peer < TEAM; ++peer) {
         StoreToPeer(MemoryOfPeer(peer), to, memory_.barriers + (step + 1) % 2,
@@ -365,8 +379,10 @@ class BlockSums {
     if constexpr (kHoldsCells) {
 #pragma unroll
       for (int slot = 0; slot < SLOTS; ++slot) {
-        of_cell[slot] =
-            sums[round / 2][slot / 2].sums[slot % 2 * 2 + round % 2];
+        const int tile = kNeighbours == 2 ? slot : slot / 2;
+        const int half = kNeighbours == 2 ? round % 2 : slot % 2;
+        of_cell[slot] = sums[round / (2 * kNeighbours)][tile]
+                            .sums[half * 2 + round / kNeighbours % 2];
       }
     }
 #pragma unroll

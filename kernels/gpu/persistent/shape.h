@@ -120,12 +120,10 @@ struct Shape {
 
   // So many consecutive lanes have cells of the same sequence, and perhaps all
   // of the sequence's cells in the block.
-  constexpr int row_lanes() const {
-    return block_units % 32 == 0   ? 32
-           : block_units % 16 == 0 ? 16
-           : block_units % 8 == 0  ? 8
-                                   : 4;
+  static constexpr int LanesOf(int units) {
+    return units % 32 == 0 ? 32 : units % 16 == 0 ? 16 : units % 8 == 0 ? 8 : 4;
   }
+  constexpr int row_lanes() const { return LanesOf(block_units); }
   // If a cell normalises, blocks get from each other what the lanes of each
   // such part know of a sequence, in the two exchanges of a step: in a cluster,
   // in shared memory.
@@ -142,14 +140,18 @@ struct Shape {
     return has_warpgroups ? (band_rows() + 63) / 64 * 4
                           : (band_rows() + 15) / 16;
   }
-  // In clusters, a warp of a warpgroup has all rows of eight units, which are
-  // two tiles. So its lanes have all sums of their cells.
+  // In clusters, a warp of a warpgroup has all rows of eight units, two tiles,
+  // or of sixteen, a tile for each slot. So its lanes have all sums of their
+  // cells, which are those of so many neighbouring units.
   constexpr bool forward_holds_cells() const {
     return has_warpgroups && is_cluster;
   }
+  constexpr int forward_neighbours() const {
+    return forward_holds_cells() && block_units > 8 * warps ? 2 : 1;
+  }
   constexpr int forward_warp_tiles() const {
     return forward_holds_cells()
-               ? 2
+               ? 2 * forward_neighbours()
                : (forward_tiles() * splits + warps - 1) / warps;
   }
   constexpr int forward_warp_pairs() const {

@@ -14,14 +14,13 @@ static_assert(!WARPGROUPS || SPLITS == 1, "warpgroups do not split sums");
 //
 // A sum's pairs are multiplied in kPieces parts, so that one part's products
 // hide the wait for the next part's numbers.
-template <int kPairs, int kTiles, int kMostPieces>
+template <int kPairs, int kTiles, int kMostPieces, int kMostAtOnce>
 class WarpgroupWeights {
  public:
   static constexpr int kHeld = RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS : 1;
   using Held = Chunk[kHeld][kTiles][2];
   static constexpr int kPieces = kPairs % kMostPieces == 0 ? kMostPieces : 1;
-  // With more tiles at once, there are too few registers for their sums.
-  static constexpr int kAtOnce = kTiles < 2 ? kTiles : 2;
+  static constexpr int kAtOnce = kTiles < kMostAtOnce ? kTiles : kMostAtOnce;
   static constexpr int kWarps = 4;
   static constexpr bool kLoadsLate = true;
   static void ShowOperands() { ::ShowOperands(); }
@@ -122,10 +121,11 @@ class WarpgroupWeights {
 
 // The weights of a pass, of which a warp has kTiles tiles of kPairs pairs. Only
 // the type of the result matters.
-template <int kPairs, int kTiles, int kMostPieces>
+template <int kPairs, int kTiles, int kMostPieces, int kMostAtOnce>
 auto WeightsOfShape() {
   if constexpr (WARPGROUPS) {
-    return WarpgroupWeights<kPairs, kTiles, kMostPieces>(nullptr, 0);
+    return WarpgroupWeights<kPairs, kTiles, kMostPieces, kMostAtOnce>(nullptr,
+                                                                      0);
   } else {
     return WarpWeights<kPairs, kTiles>(nullptr, 0);
   }
