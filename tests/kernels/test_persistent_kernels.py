@@ -244,24 +244,16 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
     library = folder / f"{shape}-{kernel}.so"
     if library.exists():
         return ctypes.CDLL(str(library))
+    fields = {"NUM_UNITS": shape.num_units, "TEAM": shape.team, "IS_CLUSTER": shape.is_cluster}
+    fields |= {"BLOCK_UNITS": shape.block_units, "ROW_TILES": shape.row_tiles, "WARPS": warps}
+    fields |= {"SPLITS": shape.splits if is_forward else 1, "RESIDENT_PAIRS": resident}
+    fields |= {"IS_STACK": shape.is_stack, "PRODUCTS": shape.products, "SLICES": shape.slices}
+    fields |= {"SLOTS": shape.slots, "WARPGROUPS": shape.has_warpgroups, "NORMS": shape.norms}
+    fields["ITEMS"] = 1 if shape.dtype == "float32" and shape.products < 3 else 2
     options = [
         f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{kernel}.cu"',
         *("-DIS_TRAINING", "-DIS_FORWARD") * is_forward,
-        f"-DNUM_UNITS={shape.num_units}",
-        f"-DITEMS={1 if shape.dtype == 'float32' and shape.products < 3 else 2}",
-        f"-DTEAM={shape.team}",
-        f"-DIS_CLUSTER={shape.is_cluster}",
-        f"-DBLOCK_UNITS={shape.block_units}",
-        f"-DROW_TILES={shape.row_tiles}",
-        f"-DWARPS={warps}",
-        f"-DSPLITS={shape.splits if is_forward else 1}",
-        f"-DRESIDENT_PAIRS={resident}",
-        f"-DIS_STACK={shape.is_stack}",
-        f"-DPRODUCTS={shape.products}",
-        f"-DSLICES={shape.slices}",
-        f"-DSLOTS={shape.slots}",
-        f"-DWARPGROUPS={shape.has_warpgroups}",
-        f"-DNORMS={shape.norms}",
+        *(f"-D{name}={value}" for name, value in fields.items()),
         *("-DIS_OF_OLD_GPU",) * shape.is_of_old_gpu,
         *("-DHAS_RESETS",) * shape.has_resets,
         *(f"-DCELL_SEQUENCES={shape.directions}",) * shape.has_cell_sequences,

@@ -547,3 +547,12 @@ def test_what_cannot_run_is_an_error(network, kernels):
     message = "persistent cannot run projections with recurrent dropout"
     with pytest.raises(NotImplementedError, match=message):
         run(network, kernels("lstm", "float32"), case, data, "float32")
+
+
+def test_what_zoneout_keeps_stays_exactly_as_it_was(network, kernels):
+    config = RnnConfig("lstm", 1, 7, 5, zoneout=0.99999, cell_zoneout=0.99999)
+    case = random_configs.Case(1, config, 6, 3, True, True, None)
+    data = random_configs.draw_data(case, "float32")
+    results = run(network, kernels("lstm", "float32", config), case, data, "float32")
+    np.testing.assert_array_equal(results.outputs, np.broadcast_to(data.states[0], (6, 3, 7)))
+    np.testing.assert_array_equal(results.states[1], data.states[1])
