@@ -3,13 +3,13 @@
 //
 // A block's warps multiply its rows of the weights by h; the sums go through
 // shared memory to its threads, which compute the cells, unless these have the
-// sums already, as in clusters of warpgroups. A cell's new state
-// goes to every block of the team, 16 bytes of one sequence at a time: in a
-// cluster by asynchronous stores, which a barrier at the receiver counts, in
-// other teams through memory. There is no other barrier between blocks in the
-// loop. None is needed, since a block begins a step only after all warps of all
-// blocks have sent the states of the step before: then nobody still reads the
-// copy of h that the step's stores overwrite, or the sums of the step before.
+// sums already, as in clusters of warpgroups. A cell's new state goes to every
+// block of the team, 16 bytes of one sequence at a time: in a cluster by
+// asynchronous stores, which a barrier at the receiver counts, in other teams
+// through memory. There is no other barrier between blocks in the loop. None is
+// needed, since a block begins a step only after all warps of all blocks have
+// sent the states of the step before: then nobody still reads the copy of h
+// that the step's stores overwrite, or the sums of the step before.
 //
 // If a team has bands, blocks exchange twice in a step: sums within the band,
 // and then h. Blocks send both through memory.
@@ -37,8 +37,8 @@ static Chunk LoadOperands(const Item* row, int column, float scale) {
   return chunk;
 }
 
-// Loads a block's rows of the weights, and finds their powers. `memory` is a
-// band's.
+// Loads a block's rows of the weights, and finds their powers, which a band's
+// blocks tell each other through `band_memory`.
 static void LoadWeights(const Thread& me, const void* rows,
                         const ForwardMemory& memory, const BlockSums& sums,
                         char* band_memory, const Weights& weights,
