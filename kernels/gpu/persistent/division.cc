@@ -317,7 +317,8 @@ double Cycles(const KernelRequest& request, const DeviceLimits& gpu,
     const int rounds = Rounds(shape);
     const double wide = WideProducts(shape, cost);
     if (shape.is_cluster) {
-      // Fitted to 40 runs of 128 and 256 units with 640 and 2048 sequences.
+      // Fitted to 20 runs of 128 and 256 units with 640 and 2048 sequences.
+      // More than two tiles backward were not measured.
       const double cells = shape.warps * rounds, squares = rounds * rounds;
       const double of_gates =
           (KindOf(request.problem.spec.rnn_mode).num_gates + 1) / 5.0;
