@@ -13,13 +13,11 @@ namespace {
 
 constexpr int64_t kMaxPairs = kMaxBlockDepth / 2;
 // The most rows and columns of a task, which one thread computes. Tasks are
-// smaller if there are many threads.
-constexpr int64_t kTaskRows = 48;
-constexpr int64_t kTaskCols = 512;
-// The most rows of a task of a transposed product. A copy of them fits into the
-// L2 cache beside a panel; the more rows there are, the less often panels are
-// read.
-constexpr int64_t kCopiedRows = 96;
+// smaller if there are many threads. A block of these rows, which transposed
+// products copy, fits into the L2 cache beside a panel; the more rows there
+// are, the less often panels are read.
+constexpr int64_t kTaskRows = 96;
+constexpr int64_t kTaskCols = 256;
 // The factors of transposed products are packed in parts of this depth, which
 // stay in the L3 cache.
 constexpr int64_t kPackedDepth = 768;
@@ -33,10 +31,10 @@ constexpr int64_t kCachedRows = 192;
 // in place. They are those of several panels.
 constexpr int64_t kConvertedSums = kTaskRows * kTaskCols;
 static_assert(kConvertedSums >= 2 * kCachedRows * kPackedCols<float>, "");
-static_assert(kCachedRows >= kTaskRows && kCachedRows >= kCopiedRows, "");
-static_assert(kCopiedRows <= kMaxRoundedCols, "");
+static_assert(kCachedRows >= kTaskRows, "");
+static_assert(kTaskRows <= kMaxRoundedCols, "");
 // A matrix register reads 16 rows at a time from arrays of these sizes.
-static_assert(kCachedRows % 16 == 0 && kCopiedRows % 16 == 0, "");
+static_assert(kCachedRows % 16 == 0 && kTaskRows % 16 == 0, "");
 
 // The times that a task takes to bring one number of its rows, or of its
 // columns, into a near cache, in multiplications. They are longer if the task
@@ -93,17 +91,17 @@ int64_t TallTileHeight(int64_t rows) {
   return rows <= kMost ? rows : std::min(kMost, rows - 4);
 }
 
-// Rounds A [depth, kCopiedRows] and writes its first columns as rows of pairs,
+// Rounds A [depth, kTaskRows] and writes its first columns as rows of pairs,
 // [cols, kMaxPairs], with zeros beyond the depth.
 void RoundTransposed(const float* a, int64_t depth, int64_t cols,
                      BfloatPair* to) {
   constexpr int64_t kPart = 32;
-  alignas(64) BfloatPair pairs[kPart / 2 * kCopiedRows];
+  alignas(64) BfloatPair pairs[kPart / 2 * kTaskRows];
   for (int64_t start = 0; start < depth; start += kPart) {
     const int64_t part = std::min(kPart, depth - start);
-    RoundRowPairs(a + start * kCopiedRows, part, cols, kCopiedRows, pairs);
+    RoundRowPairs(a + start * kTaskRows, part, cols, kTaskRows, pairs);
     Simd().conversions.transpose_pairs(PaddedDepth(part) / 2, cols, pairs,
-                                       kCopiedRows, to + start / 2, kMaxPairs);
+                                       kTaskRows, to + start / 2, kMaxPairs);
   }
 }
 
@@ -378,14 +376,13 @@ template <typename T>
 void TransposedProducts<T>::Run(const Left& left,
                                 const std::vector<RightMatrix<T>>& packed,
                                 int64_t first_depth, const Task& task) {
-  const ScratchArray<T> copied_rows(kCopiedRows * kMaxBlockDepth);
+  const ScratchArray<T> copied_rows(kTaskRows * kMaxBlockDepth);
   T* const copied = copied_rows.data();
   // Factors and results of type double are never converted.
   constexpr bool kConverts = std::is_same_v<T, float>;
-  const ScratchArray<BfloatPair> rounded(kConverts ? kCopiedRows * kMaxPairs
-                                                   : 0);
+  const ScratchArray<BfloatPair> rounded(kConverts ? kTaskRows * kMaxPairs : 0);
   BfloatPair* const pairs = rounded.data();
-  const ScratchArray<T> results(kConverts ? kCopiedRows * kConvertedCols : 0);
+  const ScratchArray<T> results(kConverts ? kTaskRows * kConvertedCols : 0);
   T* const converted = results.data();
   const int64_t panel_cols = RightMatrix<T>::PanelCols();
   const int64_t depth = packed[0].depth();
@@ -396,13 +393,13 @@ void TransposedProducts<T>::Run(const Left& left,
     const int64_t block = packed[0].Block(start);
     const bool is_first = first_depth + start == 0;
     CopyRows(left.a.From(first_depth + start, task.first_row), block, rows,
-             copied, kCopiedRows);
+             copied, kTaskRows);
     if (task.first_panel == 0) {
       for (const Destination<T>& sums : left.sums) {
         const Destination<T> to = sums.From(task.first_row);
         T* const sum = to.in_place() ? to.InPlace() : converted;
         if (is_first) std::fill_n(sum, rows, T(0));
-        Kernels<T>().add_column_sums(block, rows, copied, kCopiedRows, sum);
+        Kernels<T>().add_column_sums(block, rows, copied, kTaskRows, sum);
         if (!to.in_place()) to.Write(rows, sum);
       }
     }
@@ -444,7 +441,7 @@ void TransposedProducts<T>::Run(const Left& left,
           }
         }
         if (!bfloat16) {
-          run([&](int64_t row) { return copied + row; }, kCopiedRows);
+          run([&](int64_t row) { return copied + row; }, kTaskRows);
         }
         if (to.in_place()) continue;
         const int64_t cols = std::min(count * panel_cols, product.b.cols_);
@@ -506,7 +503,7 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
         const int64_t panels = std::max<int64_t>(1, NumPanels(left));
         const Grid grid =
             Divide(tiles, tile_rows, panels, RightMatrix<T>::PanelCols(),
-                   {kCopiedRows, panels}, kCostOfCopiedRow, kCostOfCol,
+                   {kTaskRows, panels}, kCostOfCopiedRow, kCostOfCol,
                    schedule->num_threads());
         schedule->Add(
             1, grid.row_parts * grid.panel_parts, [=](int64_t, int64_t chunk) {
