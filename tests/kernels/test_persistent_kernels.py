@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import functools
 import pathlib
+import re
 import types
 from collections.abc import Sequence
 
@@ -181,52 +182,26 @@ def _each_of(shapes: list[Shape]) -> pytest.MarkDecorator:
     )
 
 
-class _Part(ctypes.Structure):
-    _fields_ = [
-        ("first_direction", ctypes.c_int),
-        ("ring", ctypes.c_void_p),
-    ]
+HEADERS = ROOT / "kernels/gpu/persistent"
+SHAPE_FIELDS = re.findall(r"\n  F\((\w+), (\w+)\)", (HEADERS / "shape.h").read_text())
+ARGUMENTS = re.sub("//.*", "", (HEADERS / "arguments.h").read_text())
+TYPES = {"int": ctypes.c_int, "long long": ctypes.c_longlong, "float": ctypes.c_float}
 
 
-class _Sequences(ctypes.Structure):
-    _fields_ = [
-        ("lengths", ctypes.c_void_p),
-        ("order", ctypes.c_void_p),
-        *((name, ctypes.c_int) for name in ("batch", "steps", "time_stride", "batch_stride")),
-        ("resets", ctypes.c_void_p),
-    ]
+def _structure(name: str) -> type[ctypes.Structure]:
+    """Returns a structure of arguments.h, with the fields that it has there."""
+    found = re.search(rf"struct {name} (?:: (\w+) )?{{(.*?)\n}};", ARGUMENTS, re.DOTALL)
+    fields = [*_structure(found[1])._fields_] if found[1] else []
+    declaration = r"\n  (?:const )?(?!static)(\w+(?: long)?\*?) (\w[^;]*);"
+    for kind, declared in re.findall(declaration, found[2]):
+        kind = ctypes.c_void_p if kind.endswith("*") else TYPES.get(kind) or _structure(kind)
+        for field, count in re.findall(r"(\w+)(?:\[(\w+)\])?(?:,| =.*|$)", declared):
+            many = int(count.replace("kMaxLayers", "8") or 0)
+            fields.append((field, kind * many if many else kind))
+    return type(name, (ctypes.Structure,), {"_fields_": fields})
 
 
-OF_BOTH = "recurrent_weights projection vectors gates cells norms first_h first_c "
-
-
-def _arguments(pointers: str, directions: int) -> type[ctypes.Structure]:
-    direction = type(
-        "Direction",
-        (ctypes.Structure,),
-        {"_fields_": [(name, ctypes.c_void_p) for name in (OF_BOTH + pointers).split()]},
-    )
-    fields = [
-        ("part", _Part),
-        ("sequences", _Sequences),
-        ("output_stride", ctypes.c_longlong),
-        ("state_stride", ctypes.c_longlong),
-        *[("epsilon", ctypes.c_float)] * (directions > 2),
-        ("direction", direction * directions),
-    ]
-    return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
-
-
-FORWARD = _arguments(
-    "input_bias recurrent_bias input_weights input unprojected output last_h last_c all_c",
-    8,
-)
-BACKWARD = _arguments(
-    "output output_backprop last_h_backprop last_c_backprop all_c_backprop first_h_backprop "
-    "first_c_backprop projected_backprop bias_sums vector_sums",
-    2,
-)
-
+FORWARD, BACKWARD = _structure("ForwardArguments"), _structure("BackwardArguments")
 
 # Only kernels of single steps have projections.
 OF_STEPS = dict.fromkeys(("projection", "unprojected", "projected_backprop"))
@@ -244,16 +219,14 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
     library = folder / f"{shape}-{kernel}.so"
     if library.exists():
         return ctypes.CDLL(str(library))
-    fields = {"NUM_UNITS": shape.num_units, "TEAM": shape.team, "IS_CLUSTER": shape.is_cluster}
-    fields |= {"BLOCK_UNITS": shape.block_units, "ROW_TILES": shape.row_tiles, "WARPS": warps}
-    fields |= {"SPLITS": shape.splits if is_forward else 1, "RESIDENT_PAIRS": resident}
-    fields |= {"IS_STACK": shape.is_stack, "PRODUCTS": shape.products, "SLICES": shape.slices}
-    fields |= {"SLOTS": shape.slots, "WARPGROUPS": shape.has_warpgroups, "NORMS": shape.norms}
-    fields["ITEMS"] = 1 if shape.dtype == "float32" and shape.products < 3 else 2
+    values = dataclasses.asdict(shape) | {"units": shape.num_units, "warps": warps}
+    values |= {"splits": shape.splits if is_forward else 1, "resident_pairs": resident}
+    values |= {"slots": shape.slots, "norms": shape.norms}
+    values["items"] = 1 if shape.dtype == "float32" and shape.products < 3 else 2
     options = [
         f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{kernel}.cu"',
         *("-DIS_TRAINING", "-DIS_FORWARD") * is_forward,
-        *(f"-D{name}={value}" for name, value in fields.items()),
+        *(f"-D{macro}={values[name]}" for name, macro in SHAPE_FIELDS),
         *("-DIS_OF_OLD_GPU",) * shape.is_of_old_gpu,
         *("-DHAS_RESETS",) * shape.has_resets,
         *(f"-DCELL_SEQUENCES={shape.directions}",) * shape.has_cell_sequences,
@@ -418,9 +391,9 @@ class _Network:
         steps, batch = self.products.shape[:2]
         resets = None if self.resets is None else _reordered(self.resets, strides[1] == 1)
         order = (_pointer(self.lengths), _pointer(self.order))
-        sequences = _Sequences(*order, batch, steps, *strides, _pointer(resets))
         units = self.shape.num_units
-        arguments = kind(_Part(), sequences, self.directions * units, units)
+        arguments = kind(output_stride=self.directions * units, state_stride=units)
+        arguments.sequences = (*order, batch, steps, *strides, _pointer(resets))
         arguments.epsilon = self.config.layer_norm_epsilon
         for own, direction in zip(buffers, arguments.direction, strict=False):
             for name, _ in direction._fields_:
