@@ -370,125 +370,140 @@ double Cycles(const KernelRequest& request, const DeviceLimits& gpu,
          (wait + (1.0 + of_others * (together - 1)) * work);
 }
 
+// Returns shapes that differ in how their sums are made. The fields that the
+// loops of Divisions and Complete set are zero.
+std::vector<Shape> WaysToSum(const KernelRequest& request,
+                             const DeviceLimits& gpu) {
+  std::vector<Shape> ways;
+  const auto add = [&](int products, int splits, int slices,
+                       bool has_warpgroups) {
+    Shape& shape = ways.emplace_back(Shape{});
+    shape.products = products;
+    shape.splits = splits;
+    shape.slices = slices;
+    shape.has_warpgroups = has_warpgroups;
+  };
+  for (const int products : WaysToMultiply(request, gpu)) {
+    for (const int splits : {1, 2}) {
+      if (request.is_backward && splits > 1) continue;
+      for (const int slices : {1, 2, 4, 8}) {
+        add(products, splits, slices, false);
+      }
+    }
+    // Only Hopper has such products, of operands in 16 bits.
+    if (gpu.architecture != 90 || request.is_stack() ||
+        (products != Shape::kHalves && request.is_float()) ||
+        request.units() < kFewestInClusters) {
+      continue;
+    }
+    for (const int slices : {1, 2, 4}) {
+      if (slices == 1 || request.is_backward) add(products, 1, slices, true);
+    }
+  }
+  return ways;
+}
+
+// Sets the fields that follow from the others. Returns false if no kernel has
+// such a shape, or it was never fast.
+bool Complete(const KernelRequest& request, const DeviceLimits& gpu,
+              Shape* of_kernel) {
+  Shape& shape = *of_kernel;
+  const CellKind& kind = request.problem.spec.kind();
+  // Small clusters of more warps are faster than a block of one.
+  if (shape.warps == 1 && HasClusters(gpu)) return false;
+  if (shape.has_warpgroups) {
+    const bool is_known =
+        shape.is_cluster
+            ? shape.warps >= 8 && shape.warps % 4 == 0 && shape.slices == 1
+            : (shape.warps == 8 || shape.warps == 12) && shape.row_tiles < 5 &&
+                  request.units() >= kFewestInGrids;
+    if (shape.row_tiles == 1 || !is_known) return false;
+  } else if (shape.row_tiles == 3 || shape.row_tiles == 5) {
+    return false;
+  }
+  shape.units = request.units();
+  shape.items = request.is_float() && shape.products != Shape::kHalves ? 1 : 2;
+  shape.is_stack = request.is_stack();
+  shape.norms = static_cast<int>(kind.num_norms);
+  if (shape.norms > 0 &&
+      (shape.has_bands() || shape.has_warpgroups || shape.is_stack)) {
+    return false;
+  }
+  shape.slots = shape.has_bands() && !shape.has_warpgroups
+                    ? static_cast<int>(kind.num_gates)
+                    : 4;
+  shape.block_units =
+      CeilDiv(CeilDiv(shape.units, shape.team), shape.chunk_units()) *
+      shape.chunk_units();
+  if (!shape.is_cluster) {
+    // The team has no blocks that would be without units, or as few as fill a
+    // band.
+    const int least_team = HasClusters(gpu) ? kLeastTeam : 2;
+    shape.team =
+        CeilDiv(shape.units, shape.block_units * shape.slices) * shape.slices;
+    if (shape.team < least_team || shape.team > gpu.multiprocessors) {
+      return false;
+    }
+  }
+  // Blocks of a band send whole tiles to each other, of operands in 16 bits.
+  if (shape.has_bands() &&
+      (shape.is_cluster || shape.items == 1 || shape.bands() == 1 ||
+       shape.block_units * shape.slots % 16 != 0)) {
+    return false;
+  }
+  return !shape.is_stack ||
+         (shape.is_cluster && shape.units % shape.data_chunk_units() == 0 &&
+          shape.forward_thread_chunks() <= kMostChunks &&
+          CeilDiv(request.batch_size(), shape.rows()) *
+                  shape.Stages(request.num_layers) <=
+              TeamsAtOnce(gpu, shape));
+}
+
+// Adds the division of a shape, which gets its resident pairs, if a block has
+// room for it.
+void AddDivision(const KernelRequest& request, const DeviceLimits& gpu,
+                 Shape shape, std::vector<Division>* divisions) {
+  const PassCost cost = request.is_backward
+                            ? BackwardCost(gpu, shape)
+                            : ForwardCost(gpu, shape, request.batch_size());
+  const int room = RegistersOfThread(gpu, shape.warps) - cost.registers;
+  if (room < 0 || cost.useful_warps < shape.warps ||
+      shape.warps % shape.splits != 0) {
+    return;
+  }
+  const auto bytes = [&] {
+    return request.is_backward ? shape.backward_shared_bytes()
+                               : shape.forward_shared_bytes();
+  };
+  // Registers hold as many of the weights as they can. Of wide products, some
+  // gain a little unless two blocks have room together, and more gain nothing.
+  const int most = std::min(room / (8 * cost.tiles), cost.pairs);
+  const int gaining = cost.tiles <= 2 && shape.row_tiles > 2 ? 2 : 0;
+  shape.resident_pairs =
+      shape.has_warpgroups && shape.is_cluster ? std::min(gaining, most) : most;
+  while (bytes() > gpu.shared_bytes && shape.resident_pairs < most) {
+    ++shape.resident_pairs;
+  }
+  if (bytes() > gpu.shared_bytes) return;
+  divisions->push_back({shape, Cycles(request, gpu, shape, cost, bytes())});
+}
+
 }  // namespace
 
 std::vector<Division> Divisions(const KernelRequest& request,
                                 const DeviceLimits& gpu) {
   std::vector<Division> divisions;
-  const bool is_backward = request.is_backward;
-  const CellKind& kind = request.problem.spec.kind();
-  const int least_team = HasClusters(gpu) ? kLeastTeam : 2;
-  struct Way {
-    int splits, products, slices;
-    bool has_warpgroups;
-  };
-  std::vector<Way> ways;
-  for (const int products : WaysToMultiply(request, gpu)) {
-    for (const int splits : {1, 2}) {
-      for (const int slices : {1, 2, 4, 8}) {
-        ways.push_back({splits, products, slices, false});
-      }
-    }
-    // Only Hopper has such products, of operands in 16 bits.
-    const bool is_in_16_bits =
-        products == Shape::kHalves || !request.is_float();
-    if (gpu.architecture != 90 || !is_in_16_bits || request.is_stack() ||
-        request.units() < kFewestInClusters) {
-      continue;
-    }
-    for (const int slices : {1, 2, 4}) {
-      if (slices == 1 || is_backward)
-        ways.push_back({1, products, slices, true});
-    }
-  }
+  const std::vector<Shape> ways = WaysToSum(request, gpu);
   for (const auto& [team, is_cluster] : Teams(gpu)) {
     for (const int row_tiles : {1, 2, 3, 4, 5}) {
       for (const int warps : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16}) {
-        // Small clusters of more warps are faster than a block of one.
-        if (warps == 1 && HasClusters(gpu)) continue;
-        for (const auto& [splits, products, slices, has_warpgroups] : ways) {
-          const bool is_for_warpgroups =
-              is_cluster ? warps >= 8 && warps % 4 == 0 && slices == 1
-                         : (warps == 8 || warps == 12) && row_tiles < 5 &&
-                               request.units() >= kFewestInGrids;
-          if (has_warpgroups ? row_tiles == 1 || !is_for_warpgroups
-                             : row_tiles == 3 || row_tiles == 5) {
-            continue;
-          }
-          Shape shape = {};
-          shape.units = request.units();
-          shape.items =
-              request.is_float() && products != Shape::kHalves ? 1 : 2;
+        for (Shape shape : ways) {
           shape.team = team;
           shape.is_cluster = is_cluster;
-          shape.warps = warps;
-          shape.splits = splits;
           shape.row_tiles = row_tiles;
-          shape.is_stack = request.is_stack();
-          shape.products = products;
-          shape.slices = slices;
-          shape.has_warpgroups = has_warpgroups;
-          shape.norms = static_cast<int>(kind.num_norms);
-          if (shape.norms > 0 &&
-              (shape.has_bands() || has_warpgroups || shape.is_stack)) {
-            continue;
-          }
-          shape.slots = shape.has_bands() && !has_warpgroups
-                            ? static_cast<int>(kind.num_gates)
-                            : 4;
-          const int chunk_units = shape.chunk_units();
-          shape.block_units =
-              CeilDiv(CeilDiv(shape.units, team), chunk_units) * chunk_units;
-          if (!is_cluster) {
-            // The team has no blocks that would be without units, or as few as
-            // fill a band.
-            shape.team =
-                CeilDiv(shape.units, shape.block_units * slices) * slices;
-            if (shape.team < least_team || shape.team > gpu.multiprocessors) {
-              continue;
-            }
-          }
-          // Blocks of a band send whole tiles to each other, of operands in 16
-          // bits.
-          if (shape.has_bands() &&
-              (is_cluster || shape.items == 1 || shape.bands() == 1 ||
-               shape.block_units * shape.slots % 16 != 0)) {
-            continue;
-          }
-          if (shape.is_stack &&
-              (!is_cluster || shape.units % shape.data_chunk_units() != 0 ||
-               shape.forward_thread_chunks() > kMostChunks ||
-               CeilDiv(request.batch_size(), shape.rows()) *
-                       shape.Stages(request.num_layers) >
-                   TeamsAtOnce(gpu, shape))) {
-            continue;
-          }
-          const PassCost cost =
-              is_backward ? BackwardCost(gpu, shape)
-                          : ForwardCost(gpu, shape, request.batch_size());
-          const int room = RegistersOfThread(gpu, warps) - cost.registers;
-          if (room < 0 || cost.useful_warps < warps || warps % splits != 0 ||
-              (is_backward && splits > 1)) {
-            continue;
-          }
-          const auto bytes = [&] {
-            return is_backward ? shape.backward_shared_bytes()
-                               : shape.forward_shared_bytes();
-          };
-          // Registers hold as many of the weights as they can. Of wide
-          // products, some gain a little unless two blocks have room together,
-          // and more gain nothing.
-          const int most = std::min(room / (8 * cost.tiles), cost.pairs);
-          const int gaining = cost.tiles <= 2 && row_tiles > 2 ? 2 : 0;
-          shape.resident_pairs =
-              has_warpgroups && is_cluster ? std::min(gaining, most) : most;
-          while (bytes() > gpu.shared_bytes && shape.resident_pairs < most) {
-            ++shape.resident_pairs;
-          }
-          const int shared_bytes = bytes();
-          if (shared_bytes > gpu.shared_bytes) continue;
-          divisions.push_back(
-              {shape, Cycles(request, gpu, shape, cost, shared_bytes)});
+          shape.warps = warps;
+          if (!Complete(request, gpu, &shape)) continue;
+          AddDivision(request, gpu, shape, &divisions);
         }
       }
     }
