@@ -43,15 +43,11 @@ class CpuPlace {
 
   RnnStatus ReadLengths(const XlaPass& pass, const RnnPlan&, const void* data,
                         RnnLengths* lengths) {
-    if (pass.has_int32_lengths) {
-      lengths->on_host = static_cast<const int32_t*>(data);
-    } else {
-      const RnnStatus status = NarrowLengths(static_cast<const int64_t*>(data),
-                                             pass.problem, &host_lengths_);
-      if (!status.ok()) return status;
-      lengths->on_host = host_lengths_.data();
-    }
     RnnProblem checked = pass.problem;
+    const RnnStatus status = NarrowLengths(static_cast<const int64_t*>(data),
+                                           checked, &host_lengths_);
+    if (!status.ok()) return status;
+    lengths->on_host = host_lengths_.data();
     return CheckLengths(&checked, lengths);
   }
   template <typename Buffers>

@@ -37,8 +37,6 @@ class PassLowering : public Lowering {
     run->problem.is_training = is_training;
     TF_RETURN_IF_ERROR(reader_.CheckSeed(run->problem));
     pass->problem = run->problem;
-    pass->has_int32_lengths =
-        context->input_type(kSequenceLengths) == tensorflow::DT_INT32;
     pass->num_seeds = reader_.num_seeds();
     return absl::OkStatus();
   }
@@ -50,11 +48,10 @@ class PassLowering : public Lowering {
     return XlaGpuBufferSizes(std::max(device, 0), pass, sizes);
   }
 
-  // Returns what the call takes of the op's inputs. Lengths in a GPU's memory
-  // are of type int64.
-  Inputs ArgumentsOf(const Inputs& inputs) const {
+  // Returns what the call takes of the op's inputs. Its lengths are of type
+  // int64.
+  static Inputs ArgumentsOf(const Inputs& inputs) {
     Inputs arguments = inputs;
-    if (!is_gpu_) return arguments;
     arguments.ops[kSequenceLengths] =
         xla::ConvertElementType(inputs.ops[kSequenceLengths], xla::S64);
     arguments.xla_shapes[kSequenceLengths] =

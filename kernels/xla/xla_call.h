@@ -24,7 +24,6 @@ inline constexpr char kXlaCall[] = "call";
 
 struct XlaPass {
   RnnProblem problem;
-  bool has_int32_lengths = false;
   int64_t num_seeds = 0;
   // That of the plan by which the pass was compiled, by which it also runs.
   int choice = 0;
@@ -43,7 +42,6 @@ struct XlaKerasTensors {
 template <typename Visit>
 constexpr void VisitFields(XlaPass& pass, Visit& visit) {
   VisitFields(pass.problem, visit);
-  visit(pass.has_int32_lengths);
   visit(pass.num_seeds);
   visit(pass.choice);
   visit(pass.num_threads);
