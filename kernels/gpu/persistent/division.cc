@@ -476,9 +476,13 @@ void AddDivision(const KernelRequest& request, const DeviceLimits& gpu,
                                : shape.forward_shared_bytes();
   };
   // Registers hold as many of the weights as they can. Of wide products, some
-  // gain a little unless two blocks have room together, and more gain nothing.
+  // gain a little unless two blocks have room together, and more gain nothing:
+  // with 256 units and 2048 sequences, a step took 8.9 µs with three, 9.9 with
+  // two.
   const int most = std::min(room / (8 * cost.tiles), cost.pairs);
-  const int gaining = cost.tiles <= 2 && shape.row_tiles > 2 ? 2 : 0;
+  const int gaining = !request.is_backward && cost.tiles > 2   ? 3
+                      : cost.tiles <= 2 && shape.row_tiles > 2 ? 2
+                                                               : 0;
   shape.resident_pairs =
       shape.has_warpgroups && shape.is_cluster ? std::min(gaining, most) : most;
   while (bytes() > gpu.shared_bytes && shape.resident_pairs < most) {
