@@ -189,8 +189,7 @@ MASKED = (
 ON_GPU = (
     "# Drop-ins and accelerated models on a GPU",
     f"{MASKED}, or with as many holes at random places. In the latter two cases, cuDNN does not "
-    "run Keras's layers; how fast they are with `use_cudnn=False` was measured for [five "
-    "networks](../../docs/guides/lengths.md#how-fast-it-is) only. "
+    "run Keras's layers; [how fast they are without](#padding-in-front) ends this page. "
     "Steps below a millisecond are bounded by the host, and vary with what else it does. In a "
     "training step, the host also reads and changes each of Keras's weights, six a bidirectional "
     "layer, where "

@@ -284,8 +284,6 @@ def page(path: pathlib.Path) -> str:
             f" fast by `auto` as by `standard`, cuDNN's, in the geometric mean, and at least"
             f" {min(gains):.2f} times."
         )
-        cells = [list(_cells(row, names)) for row in of_deep_bench]
-        text.append(pages.table(["network", "auto / fastest", *names], cells))
     text.append("Written by `python -m benchmarks.gpu_rule --report`.")
     return "\n\n".join(text) + "\n"
 

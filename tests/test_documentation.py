@@ -291,11 +291,12 @@ def test_quoted_gains_are_those_of_the_results(page, count):
 @pytest.mark.parametrize(
     ("page", "text", "source", "title", "rows"),
     [
-        ("README.md", r"\[{} to {} times as long", "docs/guides/lengths.md", "/ drop-in", ""),
+        ("README.md", r"\[{} to {} times as long", "gpu_doors", "/ drop-in", ""),
         ("README.md", r"\[{} to {}\]\(docs/guides/speed", "docs/guides/speed.md", "training", "an"),
         ("README.md", r"; {}×, \[a larger", "gpu_fit", "Keras / drop-in", "float32$"),
         ("docs/guides/speed.md", "train {} times as fast", "models", "times as fast", "MusicVAE"),
         ("docs/guides/speed.md", "projected to 512, {} times", "models", "times as fast", "ELMo"),
+        ("docs/guides/lengths.md", "took {} to {} times as long", "gpu_doors", "/ drop-in", ""),
         ("docs/guides/xla.md", r"\[{} to {} times\]", "xla", "gain", ""),
         (
             "docs/guides/distributed.md",
