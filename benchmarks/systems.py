@@ -17,7 +17,7 @@ def allow_tf32(row: Row) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
 
 
-def layer_of(row: Row, algorithm: str = "auto") -> Any:
+def layer_of(row: Row) -> Any:
     """Makes this package's layer, which holds the whole stack."""
     import cudnn_rnn_tf as crnn
 
@@ -28,35 +28,20 @@ def layer_of(row: Row, algorithm: str = "auto") -> Any:
         row.units,
         direction="bidirectional" if row.directions == 2 else "unidirectional",
         bias_mode="double" if row.has_bias else "none",
-        algorithm=algorithm,
         dtype=row.dtype,
         **(of_lstm if row.mode == "lstm" else {}),
     )
 
 
-def ours(
-    row: Row,
-    draws: Sequence[Any] = (None,),
-    algorithm: str = "auto",
-    **options: Any,
-) -> StepFunction:
-    """Makes a step of this package's layer.
-
-    Args:
-        row: The network and its data.
-        draws: Lengths, masks (of booleans), or `None`s for sequences of full length.
-        algorithm: The layer's option.
-        options: Those of `tensorflow_steps.step_of`.
-    """
+def ours(row: Row, draws: Sequence[Any]) -> StepFunction:
+    """Makes a step of this package's layer, which is given lengths, or `None`s for full length."""
     allow_tf32(row)
-    layer = layer_of(row, algorithm)
+    layer = layer_of(row)
 
-    def run(inputs: Any, draw: Any, training: bool) -> Any:
-        is_mask = draw is not None and draw.dtype == "bool"
-        name = "mask" if is_mask else "sequence_lengths"
-        return layer(inputs, training=training, **{name: draw})
+    def run(inputs: Any, lengths: Any, training: bool) -> Any:
+        return layer(inputs, training=training, sequence_lengths=lengths)
 
-    return tensorflow_steps.step_of(row, run, lambda: layer.trainable_variables, draws, **options)
+    return tensorflow_steps.step_of(row, run, lambda: layer.trainable_variables, draws)
 
 
 def keras_layers(row: Row, use_cudnn: bool | str = "auto") -> list[Any]:
@@ -81,7 +66,7 @@ def keras_layers(row: Row, use_cudnn: bool | str = "auto") -> list[Any]:
 
 
 def of_keras(
-    row: Row, draws: Sequence[Any] = (None,), use_cudnn: bool | str = "auto", **options: Any
+    row: Row, draws: Sequence[Any], use_cudnn: bool | str = "auto", jit_compile: bool = False
 ) -> StepFunction | None:
     """Makes a step of Keras's layers, which are given masks; None if it has no such layers."""
     if row.projection or row.clip:
@@ -97,7 +82,7 @@ def of_keras(
     def variables() -> list[Any]:
         return [variable for layer in layers for variable in layer.trainable_variables]
 
-    return tensorflow_steps.step_of(row, run, variables, draws, **options)
+    return tensorflow_steps.step_of(row, run, variables, draws, jit_compile)
 
 
 def masks(row: Row) -> list[Any]:
