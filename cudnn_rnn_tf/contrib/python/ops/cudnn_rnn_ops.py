@@ -4,7 +4,6 @@ Its models and functions are those of `cudnn_rnn_tf.cudnn_rnn_ops`; it has all o
 old module besides.
 """
 
-from collections.abc import Callable
 from typing import Any, get_args
 
 import tensorflow as tf
@@ -12,18 +11,14 @@ import tensorflow as tf
 import cudnn_rnn_tf.contrib.format_converters as _format_converters
 import cudnn_rnn_tf.contrib.saveable as _saveable
 import cudnn_rnn_tf.cudnn_rnn_ops as _models
+from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.config import Direction, InputMode, RnnConfig
 from cudnn_rnn_tf.contrib.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
 from cudnn_rnn_tf.contrib.format_converters import *  # noqa: F403 - It lists its public names.
-from cudnn_rnn_tf.contrib.functions import cudnn_gru, cudnn_lstm, cudnn_rnn_relu, cudnn_rnn_tanh
+from cudnn_rnn_tf.contrib.functions import cudnn_lstm
+from cudnn_rnn_tf.contrib.network_calls import config_from, run
 from cudnn_rnn_tf.contrib.saveable import *  # noqa: F403 - It lists its public names.
 from cudnn_rnn_tf.cudnn_rnn_ops import *  # noqa: F403 - It lists its public names.
-
-_FUNCTIONS: dict[str, Callable[..., tuple[tf.Tensor, tf.Tensor]]] = {
-    "gru": cudnn_gru,
-    "rnn_tanh": cudnn_rnn_tanh,
-    "rnn_relu": cudnn_rnn_relu,
-}
 
 
 def _cudnn_rnn(
@@ -49,23 +44,16 @@ def _cudnn_rnn(
     Raises:
         ValueError: if the mode is unknown, or a shape does not fit.
     """
-    options = {
-        "sequence_lengths": sequence_lengths,
-        "time_major": time_major,
-        "input_mode": input_mode,
-        "direction": direction,
-        "dropout": dropout,
-        "seed": seed,
-        "name": name,
-    }
-    if rnn_mode == "lstm":
-        return cudnn_lstm(
-            inputs, input_h, input_c, params, is_training, num_proj=num_proj, **options
-        )
-    if rnn_mode not in _FUNCTIONS:
-        known = ", ".join(map(repr, ("lstm", *_FUNCTIONS)))
-        raise ValueError(f"expected rnn_mode to be one of {known}, but received {rnn_mode!r}")
-    outputs, h = _FUNCTIONS[rnn_mode](inputs, input_h, params, is_training, **options)
+    if rnn_mode == constants.CUDNN_LSTM:
+        data = (inputs, input_h, input_c, params, is_training, sequence_lengths, time_major)
+        return cudnn_lstm(*data, input_mode, direction, dropout, seed, num_proj, name)
+    known = (constants.CUDNN_GRU, constants.CUDNN_RNN_TANH, constants.CUDNN_RNN_RELU)
+    if rnn_mode not in known:
+        names = ", ".join(map(repr, (constants.CUDNN_LSTM, *known)))
+        raise ValueError(f"expected rnn_mode to be one of {names}, but received {rnn_mode!r}")
+    config_of = config_from(rnn_mode, time_major, input_mode, direction, dropout)
+    call = (inputs, (input_h,), params, is_training, sequence_lengths, time_major)
+    outputs, h = run(config_of, *call, seed=seed, dropout=dropout, name=name)
     return outputs, h, tf.constant([], outputs.dtype)
 
 
