@@ -179,8 +179,10 @@ RnnStatus CompileKernel(const std::string& file, const std::string& entry,
 
 inline thread_local std::map<int, std::vector<size_t>> sizes;  // Of arguments.
 
-inline CUresult ParamInfo(int number, size_t index, size_t* size) {
-  const std::vector<size_t>& of_kernel = sizes.at(number);
+template <typename Kernel>
+CUresult ParamInfo(Kernel kernel, size_t index, size_t*, size_t* size) {
+  const std::vector<size_t>& of_kernel =
+      sizes.at(static_cast<int>(reinterpret_cast<uintptr_t>(kernel)));
   if (index >= of_kernel.size()) return CUDA_ERROR_INVALID_VALUE;
   *size = of_kernel[index];
   return CUDA_SUCCESS;
@@ -324,16 +326,8 @@ GpuLibraries FakeLibraries() {
     }
     return Outcome("arguments");
   };
-  cuda.cuFuncGetParamInfo = [](CUfunction function, size_t index, size_t*,
-                               size_t* size) {
-    return ParamInfo(static_cast<int>(reinterpret_cast<uintptr_t>(function)),
-                     index, size);
-  };
-  cuda.cuKernelGetParamInfo = [](CUkernel kernel, size_t index, size_t*,
-                                 size_t* size) {
-    return ParamInfo(static_cast<int>(reinterpret_cast<uintptr_t>(kernel)),
-                     index, size);
-  };
+  cuda.cuFuncGetParamInfo = ParamInfo;
+  cuda.cuKernelGetParamInfo = ParamInfo;
   cuda.cuGraphKernelNodeSetParams = [](CUgraphNode handle,
                                        const CUDA_KERNEL_NODE_PARAMS* params) {
     if (Of<Node>(handle)->number == kRefused) return CUDA_ERROR_INVALID_VALUE;
