@@ -188,36 +188,28 @@ def make_stub(folder: pathlib.Path, library: str, nvrtc: int = 9) -> pathlib.Pat
     return path
 
 
-@pytest.mark.parametrize("loaded", [("cudnn", "cublas"), ("cudnn",), ("cublas",)])
-def test_libraries_among_pips_packages(tmp_path, loaded):
-    """TensorFlow loads some of pip's libraries by their paths; the others lie beside them."""
-    sources = ["kernels/gpu/libraries.cc"]
-    executable = compiled(tmp_path, "libraries_in_packages", sources)
-    stubs = {library: make_stub(tmp_path, library) for library in STUBS}
-    command = [executable, *(stubs[library] for library in loaded)]
-    output = output_of(*command, LD_LIBRARY_PATH=str(stubs["cuda"].parent))
-    assert output == "loaded, NVRTC 12.9\n"
+@pytest.mark.parametrize(
+    ("loaded", "has_package"),
+    [("cudnn cublas", True), ("cudnn", True), ("cublas", True), ("cudnn cublas", False)],
+)
+def test_libraries_among_pips_packages(tmp_path, loaded, has_package):
+    """TensorFlow loads some of pip's libraries by their paths; the others lie beside them.
 
-
-@pytest.mark.parametrize("has_package", [True, False])
-def test_systems_compiler_is_old(tmp_path, has_package):
-    """An NVRTC of the system that is too old neither hides pip's nor is used."""
+    An NVRTC of the system that is too old neither hides pip's nor is used.
+    """
     executable = compiled(tmp_path, "libraries_in_packages", ["kernels/gpu/libraries.cc"])
-    stubs = {
-        library: make_stub(tmp_path, library)
-        for library in STUBS
-        if has_package or library != "nvrtc"
-    }
+    libraries = [library for library in STUBS if has_package or library != "nvrtc"]
+    stubs = {library: make_stub(tmp_path, library) for library in libraries}
     system = make_stub(tmp_path / "system", "nvrtc", nvrtc=1).parent
     folders = f"{stubs['cuda'].parent}:{system}"
-    output = output_of(executable, stubs["cudnn"], stubs["cublas"], LD_LIBRARY_PATH=folders)
-    if has_package:
-        assert output == "loaded, NVRTC 12.9\n"
-    else:
-        assert output == (
-            "the package's own kernels need cuBLAS and NVRTC: NVRTC must be of version 12.3 or "
-            "newer, but libnvrtc.so.12 has version 12.1\n"
-        )
+    paths = [stubs[library] for library in loaded.split()]
+    expected = (
+        "loaded, NVRTC 12.9\n"
+        if has_package
+        else "the package's own kernels need cuBLAS and NVRTC: NVRTC must be of version 12.3 or "
+        "newer, but libnvrtc.so.12 has version 12.1\n"
+    )
+    assert output_of(executable, *paths, LD_LIBRARY_PATH=folders) == expected
 
 
 def test_compiled_code_in_files(tmp_path):
