@@ -50,13 +50,17 @@ def draw_mask(*shape: int) -> tf.Tensor:
     return tf.constant(np.random.default_rng(1).random(shape) < 0.6)
 
 
+def assert_near(found: Any, expected: Any, atol: float = 1e-6) -> None:
+    tf.nest.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), found, expected
+    )
+
+
 def check_compiled(function: Callable[..., Any], *arguments: Any) -> None:
     """Checks that a function returns the same with XLA as without."""
     expected = tf.function(function, autograph=False)(*arguments)
     compiled = tf.function(function, autograph=False, jit_compile=True)(*arguments)
-    tf.nest.map_structure(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), compiled, expected
-    )
+    assert_near(compiled, expected)
 
 
 def with_gradients(layer: keras.layers.Layer, **arguments: Any) -> Callable[..., Any]:
@@ -125,8 +129,7 @@ def test_a_layer_that_reads_backwards(time_major, known):
         shape = inputs.shape if known else [None, None, 2]
         signature = [tf.TensorSpec(shape), tf.TensorSpec([2], tf.int32)]
         compiled = tf.function(run, jit_compile=True, input_signature=signature)
-        for received, expected in zip(compiled(inputs, lengths), run(inputs, lengths), strict=True):
-            np.testing.assert_allclose(received, expected, rtol=0, atol=1e-6)
+        assert_near(compiled(inputs, lengths), run(inputs, lengths))
 
 
 @pytest.mark.parametrize(
@@ -348,8 +351,7 @@ def check_fit(name: str, atol: float) -> None:
 
     # In bfloat16, sums that XLA rounds in another order differ by more.
     atol = 2e-2 if "bfloat16" in name else atol
-    for compiled, expected in zip(train(True), train(False), strict=True):
-        np.testing.assert_allclose(compiled, expected, rtol=0, atol=atol)
+    assert_near(train(True), train(False), atol)
 
 
 @on_cpus_only
@@ -379,11 +381,7 @@ def test_a_loop_of_single_steps(class_name, batch_size, direction):
     for seed in range(3):
         layer.kernel.assign(0.3 * draw(*layer.kernel.shape, seed=seed))
         inputs = draw(batch_size, 1, 8, seed=seed)
-        tf.nest.map_structure(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6),
-            compiled(inputs),
-            tf.function(run, autograph=False)(inputs),
-        )
+        assert_near(compiled(inputs), tf.function(run, autograph=False)(inputs))
 
 
 def test_a_loop_of_single_steps_reads_its_matrix_as_it_is():
@@ -456,8 +454,7 @@ def test_gradients_of_gradients(shape):
 
     signature = [tf.TensorSpec(shape)]
     compiled = tf.function(run, autograph=False, jit_compile=True, input_signature=signature)
-    for received, expected in zip(compiled(draw(3, 5, 4)), run(draw(3, 5, 4)), strict=True):
-        np.testing.assert_allclose(received, expected, rtol=0, atol=1e-5)
+    assert_near(compiled(draw(3, 5, 4)), run(draw(3, 5, 4)), atol=1e-5)
 
 
 def test_two_gradients_of_one_pass():
@@ -490,13 +487,11 @@ def test_two_gradients_of_a_compiled_forward_pass():
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         outputs = layer(inputs, training=True)
-    for received, expected in zip(first, tape.gradient(outputs, sources), strict=True):
-        np.testing.assert_allclose(received, expected, rtol=0, atol=1e-5)
+    assert_near(first, tape.gradient(outputs, sources), atol=1e-5)
 
 
-# The layers' masks and seeds are in one program, where a variable of another device than the
-# function's would stop XLA.
-IN_ANOTHER_PROCESS = """
+# How programs begin in which a second CPU may take the part of a GPU.
+TWO_DEVICES = """
 import sys
 
 import numpy as np
@@ -508,8 +503,12 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf.ops import seeds
 
+"""
+
+# The layers' masks and seeds are in one program, where a variable of another device than the
+# function's would stop XLA.
+IN_ANOTHER_PROCESS = """
 if "imitated" in sys.argv[1]:
-    # CPU:1 takes the part of a GPU.
     seeds._has_gpu = lambda: True
 
 with tf.device("CPU:1"):
@@ -534,7 +533,7 @@ with tf.device("CPU:1"):
 def test_auto_clustering_and_other_devices():
     def run(how: str, flags: str = "") -> list[float]:
         environment = {"TF_XLA_FLAGS": flags, "CUDA_VISIBLE_DEVICES": "-1"}
-        output = fresh_process.run_program(IN_ANOTHER_PROCESS, how, **environment)
+        output = fresh_process.run_program(TWO_DEVICES + IN_ANOTHER_PROCESS, how, **environment)
         return [float(number) for number in output.split()]
 
     expected = run("as it is")
@@ -547,17 +546,6 @@ def test_auto_clustering_and_other_devices():
 
 # A checkpoint and a SavedModel have what a compiled function's dropout draws from.
 SAVES_SEEDS = """
-import sys
-
-import numpy as np
-import tensorflow as tf
-
-(cpu,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-
-import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf.ops import seeds
-
 seeds._has_gpu = lambda: True
 
 
@@ -587,7 +575,9 @@ with tf.device("CPU:1"):
 
 
 def test_a_compiled_functions_seeds_are_saved(tmp_path):
-    output = fresh_process.run_program(SAVES_SEEDS, tmp_path, CUDA_VISIBLE_DEVICES="-1")
+    output = fresh_process.run_program(
+        TWO_DEVICES + SAVES_SEEDS, tmp_path, CUDA_VISIBLE_DEVICES="-1"
+    )
     first, second, restored, loaded = map(float, output.split())
     assert first != second
     assert restored == loaded == second
