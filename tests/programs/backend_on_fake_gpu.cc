@@ -184,14 +184,8 @@ RnnStatus Network::CreateOfSteps(const RnnProblem&, bool,
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
   CudaDriver& cuda = libraries.cuda;
-  cuda.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode*) {
-    return CUDA_SUCCESS;
-  };
   cuda.cuStreamCreate = [](CUstream* stream, unsigned) {
     *stream = kCaptureStream;
-    return CUDA_SUCCESS;
-  };
-  cuda.cuMemsetD8Async = [](CUdeviceptr, unsigned char, size_t, CUstream) {
     return CUDA_SUCCESS;
   };
   libraries.cublas.cublasCreate_v2 = [](cublasHandle_t* handle) {

@@ -20,13 +20,6 @@ namespace cudnn_rnn_tf {
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
   CudaDriver& cuda = libraries.cuda;
-  cuda.cuKernelSetAttribute = [](CUfunction_attribute, int, CUkernel,
-                                 CUdevice) { return CUDA_SUCCESS; };
-  cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor = [](int* blocks, CUfunction,
-                                                        int, size_t) {
-    *blocks = 1;
-    return CUDA_SUCCESS;
-  };
   cuda.cuLibraryLoadData = [](CUlibrary*, const void*, CUjit_option*, void**,
                               unsigned, CUlibraryOption*, void**,
                               unsigned) { return CUDA_SUCCESS; };
@@ -34,15 +27,8 @@ GpuLibraries FakeLibraries() {
     return CUDA_SUCCESS;
   };
   NvrtcLibrary& nvrtc = libraries.nvrtc;
+  FakeCompiler(&nvrtc);
   nvrtc.nvrtcVersion = [](int*, int*) { return NVRTC_SUCCESS; };
-  nvrtc.nvrtcGetNumSupportedArchs = [](int* count) {
-    *count = 1;
-    return NVRTC_SUCCESS;
-  };
-  nvrtc.nvrtcGetSupportedArchs = [](int* architectures) {
-    *architectures = 80;
-    return NVRTC_SUCCESS;
-  };
   nvrtc.nvrtcCreateProgram = [](nvrtcProgram*, const char*, const char*, int,
                                 const char* const*,
                                 const char* const*) { return NVRTC_SUCCESS; };
@@ -52,11 +38,6 @@ GpuLibraries FakeLibraries() {
     std::this_thread::sleep_for(std::chrono::microseconds(300));
     return NVRTC_SUCCESS;
   };
-  nvrtc.nvrtcGetProgramLogSize =
-      nvrtc.nvrtcGetCUBINSize = [](nvrtcProgram, size_t* size) {
-        *size = 1;
-        return NVRTC_SUCCESS;
-      };
   nvrtc.nvrtcGetProgramLog =
       nvrtc.nvrtcGetCUBIN = [](nvrtcProgram, char* text) {
         *text = '\0';

@@ -109,20 +109,7 @@ GpuLibraries FakeLibraries() {
     *handle = reinterpret_cast<cublasHandle_t>(uintptr_t{1});
     return CUBLAS_STATUS_SUCCESS;
   };
-  NvrtcLibrary& nvrtc = libraries.nvrtc;
-  nvrtc.nvrtcGetNumSupportedArchs = [](int* count) {
-    *count = 1;
-    return NVRTC_SUCCESS;
-  };
-  nvrtc.nvrtcGetSupportedArchs = [](int* architectures) {
-    *architectures = 90;
-    return NVRTC_SUCCESS;
-  };
-  nvrtc.nvrtcGetCUBINSize =
-      nvrtc.nvrtcGetProgramLogSize = [](nvrtcProgram, size_t* bytes) {
-        *bytes = 1;
-        return NVRTC_SUCCESS;
-      };
+  FakeCompiler(&libraries.nvrtc);
   return libraries;
 }
 

@@ -38,7 +38,8 @@ inline CUresult DeviceGetAttribute(int* value, CUdevice_attribute attribute,
   return CUDA_SUCCESS;
 }
 
-// Returns libraries with the functions that opening a session calls.
+// Returns libraries with the functions that opening a session calls, and with
+// those that do nothing in most programs.
 inline GpuLibraries LibrariesOfSession() {
   GpuLibraries libraries;
   libraries.has_graphs = true;
@@ -56,12 +57,42 @@ inline GpuLibraries LibrariesOfSession() {
         const_cast<char*>(names.insert(name).first->c_str()));
     return CUDA_SUCCESS;
   };
+  cuda.cuKernelSetAttribute = [](CUfunction_attribute, int, CUkernel,
+                                 CUdevice) { return CUDA_SUCCESS; };
+  cuda.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode*) {
+    return CUDA_SUCCESS;
+  };
+  cuda.cuMemsetD8Async = [](CUdeviceptr, unsigned char, size_t, CUstream) {
+    return CUDA_SUCCESS;
+  };
+  cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor = [](int* blocks, CUfunction,
+                                                        int, size_t) {
+    *blocks = 1;
+    return CUDA_SUCCESS;
+  };
   CudnnLibrary& cudnn = libraries.cudnn;
   cudnn.cudnnCreate = [](cudnnHandle_t*) { return CUDNN_STATUS_SUCCESS; };
   cudnn.cudnnSetStream = [](cudnnHandle_t, cudaStream_t) {
     return CUDNN_STATUS_SUCCESS;
   };
   return libraries;
+}
+
+// Fakes what a compiler that knows the device's architecture alone tells.
+inline void FakeCompiler(NvrtcLibrary* nvrtc) {
+  nvrtc->nvrtcGetNumSupportedArchs = [](int* count) {
+    *count = 1;
+    return NVRTC_SUCCESS;
+  };
+  nvrtc->nvrtcGetSupportedArchs = [](int* architectures) {
+    *architectures = device_limits.architecture;
+    return NVRTC_SUCCESS;
+  };
+  nvrtc->nvrtcGetCUBINSize =
+      nvrtc->nvrtcGetProgramLogSize = [](nvrtcProgram, size_t* bytes) {
+        *bytes = 1;
+        return NVRTC_SUCCESS;
+      };
 }
 
 inline std::string being_checked;

@@ -37,8 +37,6 @@ GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
   libraries.has_graphs = false;  // As with a driver older than that of 12.4.
   CudaDriver& cuda = libraries.cuda;
-  cuda.cuKernelSetAttribute = [](CUfunction_attribute, int, CUkernel,
-                                 CUdevice) { return CUDA_SUCCESS; };
   cuda.cuOccupancyMaxActiveClusters = [](int* clusters, CUfunction,
                                          const CUlaunchConfig* config) {
     const int blocks = static_cast<int>(ClusterOf(*config));
@@ -49,9 +47,6 @@ GpuLibraries FakeLibraries() {
   cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor = [](int* blocks, CUfunction,
                                                         int, size_t) {
     *blocks = 2;
-    return CUDA_SUCCESS;
-  };
-  cuda.cuMemsetD8Async = [](CUdeviceptr, unsigned char, size_t, CUstream) {
     return CUDA_SUCCESS;
   };
   cuda.cuLaunchKernelEx = [](const CUlaunchConfig* config, CUfunction, void**,

@@ -19,6 +19,7 @@
 #include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/engine.h"
 #include "kernels/gpu/persistent/network.h"
+#include "kernels/op_tensors.h"
 #include "tests/programs/fake_cudnn.h"
 
 namespace cudnn_rnn_tf {
@@ -95,19 +96,9 @@ GpuLibraries FakeLibraries() {
     return CUDA_SUCCESS;
   };
   cuda.cuCtxSetCurrent = [](CUcontext) { return CUDA_SUCCESS; };
-  cuda.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode*) {
-    return CUDA_SUCCESS;
-  };
-  cuda.cuKernelSetAttribute = [](CUfunction_attribute, int, CUkernel,
-                                 CUdevice) { return CUDA_SUCCESS; };
   cuda.cuOccupancyMaxActiveClusters = [](int* clusters, CUfunction,
                                          const CUlaunchConfig*) {
     *clusters = 16;
-    return CUDA_SUCCESS;
-  };
-  cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor = [](int* blocks, CUfunction,
-                                                        int, size_t) {
-    *blocks = 1;
     return CUDA_SUCCESS;
   };
   cuda.cuMemsetD8Async = [](CUdeviceptr to, unsigned char byte, size_t bytes,
@@ -273,23 +264,25 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   };
   Memory reserve(network->reserve_size());
   Memory forward(network->forward_workspace_size());
-  RnnForwardBuffers buffers;
-  buffers.input = tensors[0];
-  buffers.input_h = tensors[1];
-  buffers.input_c = tensors[2];
-  buffers.params = tensors[3];
-  buffers.resets = resets;
-  buffers.output = tensors[4];
-  buffers.output_h = tensors[5];
-  buffers.output_c = tensors[6];
-  buffers.cell_sequences = tensors[14];
+  // The tensors are those that the ops have, in their order but for resets and
+  // c of all steps.
+  constexpr int kOwn = kSequenceLengths, kMore = kOwn + kNumBackwardInputs;
+  const auto input = [&](int i) -> const void* {
+    if (i < kMore) return tensors[i];
+    return i == kMore && resets != nullptr ? resets : tensors[15];
+  };
+  RnnForwardBuffers buffers =
+      ForwardBuffersOf(problem, input, kMore, [&](int i) {
+        return i == kReserveSpace
+                   ? reserve.data()
+                   : tensors[i == kCellSequences ? 14 : kOwn + i];
+      });
   if (is_on_device) {
     buffers.sequence_lengths.on_device = static_cast<const int64_t*>(lengths);
   } else {
     buffers.sequence_lengths.on_host = static_cast<const int32_t*>(lengths);
   }
   std::copy_n(seed, 2, buffers.seed);
-  buffers.reserve_space = reserve.data();
   buffers.workspace = forward.data();
   check(network->StoreLengthsAndSeed({}, buffers));
   message = network->Forward({}, buffers).message;
@@ -299,22 +292,9 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   if (!problem.is_training) return message.c_str();
 
   Memory backward(network->backward_workspace_size());
-  RnnBackwardBuffers gradients;
-  gradients.input = buffers.input;
-  gradients.input_h = buffers.input_h;
-  gradients.input_c = buffers.input_c;
-  gradients.params = buffers.params;
+  RnnBackwardBuffers gradients = BackwardBuffersOf(
+      problem, input, kOwn, [&](int i) { return tensors[10 + i]; });
   gradients.sequence_lengths = buffers.sequence_lengths;
-  gradients.resets = resets;
-  gradients.output = buffers.output;
-  gradients.output_backprop = tensors[7];
-  gradients.output_h_backprop = tensors[8];
-  gradients.output_c_backprop = tensors[9];
-  gradients.cell_sequences_backprop = tensors[15];
-  gradients.input_backprop = tensors[10];
-  gradients.input_h_backprop = tensors[11];
-  gradients.input_c_backprop = tensors[12];
-  gradients.params_backprop = tensors[13];
   gradients.reserve_space = reserve.data();
   gradients.workspace = backward.data();
   check(network->Backward({}, gradients));
