@@ -9,7 +9,6 @@ import json
 import pathlib
 import re
 import statistics
-import textwrap
 import time
 from typing import Any
 
@@ -156,11 +155,7 @@ def page(path: pathlib.Path) -> str:
         "([how to write it](../../docs/guides/speed.md#what-gains-little-on-a-gpu)).",
         f"Written by `python -m benchmarks.gpu_fit` from a run with {pages.runs(runs)}.",
     ]
-    wrapped = (
-        part if part.startswith("|") else textwrap.fill(part, 100, break_on_hyphens=False)
-        for part in parts
-    )
-    return "\n\n".join(wrapped) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
