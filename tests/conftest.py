@@ -4,6 +4,7 @@ import gc
 import os
 import pathlib
 import sys
+from typing import Any
 
 # This must be set before TensorFlow is first imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -24,6 +25,8 @@ sys.path.extend(
 import pytest
 import tensorflow as tf
 import tested_versions
+
+from cudnn_rnn_tf import ops
 
 # Until all tests are collected, garbage is not: what imports make stays, and looking it through
 # again and again would take a fifth of their time.
@@ -110,3 +113,17 @@ def on_cpu():
     """Keeps a test of the CPU kernels on the CPU if there is a GPU."""
     with tf.device("CPU:0"):
         yield
+
+
+@pytest.fixture
+def fused_calls(monkeypatch):
+    """Records the networks that the fused ops are asked to run."""
+    calls: list[Any] = []
+    forward = ops.forward
+
+    def counting(config: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(config)
+        return forward(config, *args, **kwargs)
+
+    monkeypatch.setattr(ops, "forward", counting)
+    return calls

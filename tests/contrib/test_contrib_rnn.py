@@ -9,25 +9,11 @@ import pytest
 import random_configs
 import tensorflow as tf
 
-from cudnn_rnn_tf import contrib, ops
+from cudnn_rnn_tf import contrib
 from cudnn_rnn_tf.contrib import rnn, rnn_cell
 
 v1 = tf.compat.v1
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed")
-
-
-@pytest.fixture
-def fused_calls(monkeypatch):
-    """Records the networks that the fused ops are asked to run."""
-    calls: list[Any] = []
-    forward = ops.forward
-
-    def counting(config: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.append(config)
-        return forward(config, *args, **kwargs)
-
-    monkeypatch.setattr(ops, "forward", counting)
-    return calls
 
 
 def draw_cell(random: np.random.Generator, units: int, dtype: str) -> Any:

@@ -32,20 +32,13 @@ def test_is_training_must_be_a_bool():
                 call(INPUTS, STATE, GRU_PARAMS, is_training=is_training)
 
 
-def test_is_training_where_older_programs_have_it():
+def test_wrong_values():
     with pytest.raises(TypeError, match="received True: pass is_training by name"):
-        make_gru()(INPUTS, STATE, GRU_PARAMS, True)
-
-
-def test_lengths_must_be_integers():
+        make_gru()(INPUTS, STATE, GRU_PARAMS, True)  # Where older programs have it.
     with pytest.raises(TypeError, match="sequence_lengths to be integers, but received float32"):
         make_gru()(INPUTS, STATE, GRU_PARAMS, sequence_lengths=[1.0, 2.0, 3.0])
-
-
-def test_seed_of_a_wrong_shape():
-    model = make_gru(dropout=0.5, seed=tf.constant([1, 2, 3]))
     with pytest.raises(ValueError, match=r"expected seed of shape \(2,\)"):
-        model(INPUTS, STATE, GRU_PARAMS)
+        make_gru(dropout=0.5, seed=tf.constant([1, 2, 3]))(INPUTS, STATE, GRU_PARAMS)
 
 
 @pytest.mark.parametrize(
@@ -85,20 +78,13 @@ def test_functions_need_static_sizes(argument, shape):
             cudnn_rnn_ops.cudnn_lstm(*tensors, params, True)
 
 
-def test_a_projection_that_the_states_contradict():
+def test_functions_whose_arguments_contradict_each_other():
     with pytest.raises(ValueError, match=r"input_h to be num_proj, 3, but received .* 4\)"):
         cudnn_rnn_ops.cudnn_lstm(INPUTS, STATE, STATE, LSTM_PARAMS, True, num_proj=3)
-
-
-def test_an_input_size_that_params_do_not_say():
+    states = np.zeros((3, 3, 4), np.float32)
+    with pytest.raises(ValueError, match=r"even number of states .* received 3"):
+        cudnn_rnn_ops.cudnn_gru(INPUTS, states, GRU_PARAMS, True, direction="bidirectional")
     with tf.Graph().as_default():
-        inputs = v1.placeholder(tf.float32, [5, 3, None])
+        inputs = v1.placeholder(tf.float32, [5, 3, None])  # Params do not say the size either.
         with pytest.raises(ValueError, match="expected params of shape"):
             cudnn_rnn_ops.cudnn_lstm(inputs, STATE, STATE, LSTM_PARAMS[1:], True)
-
-
-def test_odd_number_of_states_for_two_directions():
-    with pytest.raises(ValueError, match=r"even number of states .* received 3"):
-        cudnn_rnn_ops.cudnn_gru(
-            INPUTS, np.zeros((3, 3, 4), np.float32), GRU_PARAMS, True, direction="bidirectional"
-        )

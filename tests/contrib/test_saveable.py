@@ -373,27 +373,15 @@ def test_wrong_network_in_object_based_checkpoint(tmp_path):
 # Construction.
 
 
-def test_needs_a_mode():
-    config = CONFIGS[0]
+def test_wrong_arguments():
+    network, params = arguments(CONFIGS[0]), draw_params(CONFIGS[0])
     with pytest.raises(TypeError, match="use CudnnLSTMSaveable, CudnnGRUSaveable"):
-        crnn.CudnnOpaqueParamsSaveable(tf.Variable(draw_params(config)), *arguments(config))
-
-
-@pytest.mark.parametrize("wrap", [np.array, list])
-def test_needs_a_variable(wrap):
-    config = CONFIGS[0]
-    with pytest.raises(TypeError, match="expected opaque_params to be a variable"):
-        crnn.CudnnLSTMSaveable(wrap(draw_params(config)), *arguments(config))
-
-
-def test_buffer_must_fit():
-    config = CONFIGS[0]
-    params = tf.Variable(draw_params(config)[1:])
+        crnn.CudnnOpaqueParamsSaveable(tf.Variable(params), *network)
+    for no_variable in (params, list(params)):
+        with pytest.raises(TypeError, match="expected opaque_params to be a variable"):
+            crnn.CudnnLSTMSaveable(no_variable, *network)
     with pytest.raises(ValueError, match="expected opaque_params of shape"):
-        crnn.CudnnLSTMSaveable(params, *arguments(config))
-
-
-def test_arguments_are_checked():
+        crnn.CudnnLSTMSaveable(tf.Variable(params[1:]), *network)
     with pytest.raises(ValueError, match="direction"):
         crnn.CudnnLSTMSaveable(tf.Variable([0.0]), 1, 3, 4, direction="both")
 

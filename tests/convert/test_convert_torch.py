@@ -223,20 +223,14 @@ def test_wrong_state_dicts(changes, options, message):
         convert.from_torch(source, **options)
 
 
-def test_ambiguous_nonlinearity():
+def test_wrong_sources(tmp_path):
     with pytest.raises(ValueError, match="pass rnn_mode 'rnn_tanh' or 'rnn_relu'"):
         convert.from_torch(torch.nn.RNN(2, 3).state_dict())
-
-
-def test_wrong_source():
     with pytest.raises(TypeError, match="expected a torch.nn module, .* received int"):
         convert.from_torch(3)
-
-
-@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_missing_file(suffix, tmp_path):
-    with pytest.raises(FileNotFoundError, match=f"none{suffix}"):
-        convert.from_torch(tmp_path / f"none{suffix}")
+    for name in ("none.pt", "none.safetensors"):
+        with pytest.raises(FileNotFoundError, match=name):
+            convert.from_torch(tmp_path / name)
 
 
 def test_arrays_need_no_torch(monkeypatch):

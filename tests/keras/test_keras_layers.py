@@ -16,7 +16,6 @@ import tensorflow as tf
 from random_layers import check_equal, draw_mask, draw_options, run
 
 from cudnn_rnn_tf import keras as drop_ins
-from cudnn_rnn_tf import ops
 from cudnn_rnn_tf._private_names import keras_mask
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import keras_2_hard_sigmoid
@@ -27,20 +26,6 @@ HAS_GPU = bool(tf.config.get_visible_devices("GPU"))
 FUSES_RECURRENT_DROPOUT = pytest.mark.skipif(
     HAS_GPU, reason="test_gpu_recurrent_dropout.py tests GPUs"
 )
-
-
-@pytest.fixture
-def fused_calls(monkeypatch):
-    """Records the networks that the fused ops are asked to run."""
-    calls = []
-    forward = ops.forward
-
-    def counting(config: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.append(config)
-        return forward(config, *args, **kwargs)
-
-    monkeypatch.setattr(ops, "forward", counting)
-    return calls
 
 
 def normal(*shape: int) -> tf.Tensor:
@@ -95,19 +80,14 @@ def test_activations(class_name, fused_calls):
     for index, name in enumerate(names):
         both = [
             keras_2_hard_sigmoid if each == "keras_2_hard_sigmoid" else each
-            for each in (
-                name,
-                names[(index + 3) % len(names)],
-            )
+            for each in (name, names[(index + 3) % len(names)])
         ]
         options = {"activation": both[0], "dtype": "float64"}
         if class_name != "SimpleRNN":
             options["recurrent_activation"] = both[1]
         stock = getattr(keras.layers, class_name)(6, **options)
         layer = getattr(drop_ins, class_name)(6, **options)
-        for each in (stock, layer):
-            each.build(inputs.shape)
-        layer.set_weights(stock.get_weights())
+        share_weights(stock, layer, inputs.shape)
         fused_calls.clear()
         check_equal(run(layer, inputs, False), run(stock, inputs, False))
         assert fused_calls and layer.runs_fused, both

@@ -180,9 +180,9 @@ def test_lengths_become_a_mask_downstream(time_major, go_backwards):
     assert not hasattr(layer(inputs)[0], "_keras_mask")
     # A layer above may get the same lengths as well, but not others.
     outputs = make("gru", **options)(inputs, sequence_lengths=lengths)
-    above = make("gru", time_major=time_major)
+    above = make("gru", time_major=time_major, name="net")
     np.testing.assert_array_equal(above(outputs), above(outputs, sequence_lengths=lengths))
-    with pytest.raises(ValueError, match="both sequence_lengths and a mask"):
+    with pytest.raises(ValueError, match="'net' received both sequence_lengths and a mask"):
         above(outputs, sequence_lengths=lengths, mask=valid)
 
 

@@ -185,16 +185,6 @@ def test_masked_outputs_are_zero():
     layer.zero_output_for_mask = True
 
 
-def test_mask_and_lengths(call):
-    with pytest.raises(ValueError, match="'net' received both sequence_lengths and a mask"):
-        call(
-            make("gru", name="net"),
-            INPUTS,
-            mask=np.ones((2, 4), bool),
-            sequence_lengths=np.array([4, 4]),
-        )
-
-
 def test_mask_of_another_time():
     """The error can only be found when a graph runs."""
     layer = make("gru", name="net")

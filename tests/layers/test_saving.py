@@ -99,9 +99,8 @@ def test_weights_file_holds_canonical_tensors(tmp_path, rnn_mode, options):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "mixed_bfloat16"])
-@pytest.mark.parametrize("rnn_mode", ["lstm"])
-def test_keras_file_of_other_types(tmp_path, rnn_mode, dtype):
-    model = keras.Sequential([keras.Input((None, 3)), make(rnn_mode, dtype=dtype)])
+def test_keras_file_of_other_types(tmp_path, dtype):
+    model = keras.Sequential([keras.Input((None, 3)), make("lstm", dtype=dtype)])
     model.save(tmp_path / "model.keras")
     assert_same(keras.saving.load_model(tmp_path / "model.keras"), model)
 
@@ -302,10 +301,6 @@ def test_asynchronous_checkpoint(tmp_path):
         for name, tensor in canonical_tensors(layer).items():
             stored = tf.train.load_variable(path, f"layer/kernel/.ATTRIBUTES/{name}")
             np.testing.assert_array_equal(stored, tensor)
-    fresh = make("lstm")
-    fresh.build((None, None, 3))
-    tf.train.Checkpoint(layer=fresh).restore(path).assert_consumed()
-    np.testing.assert_array_equal(fresh.kernel.numpy(), layer.kernel.numpy())
 
 
 def test_checkpoint_of_a_session(tmp_path):

@@ -159,18 +159,6 @@ def test_shapes_are_those_of_the_memory():
 # The module.
 
 
-def test_info():
-    info = native.info()
-    assert info["cpu_isa"] in ("baseline", "avx2", "avx512", "avx512bf16", "amx")
-    assert set(info) == {
-        "built_for_tensorflow",
-        "compiler",
-        "build_type",
-        "cpu_features",
-        "cpu_isa",
-    }
-
-
 STUB = ROOT / "cudnn_rnn_tf" / "native" / "_native.pyi"
 
 
