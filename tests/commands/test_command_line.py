@@ -27,6 +27,11 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
     return status, *capsys.readouterr()
 
 
+def run_alone(command: list, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs a process that has not imported TensorFlow yet."""
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
 # The command info, and what all commands have in common.
 
 
@@ -130,13 +135,8 @@ def test_help_and_mistakes_import_no_tensorflow(program, arguments, status, show
         (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name} is imported')")
     if not program[0].startswith("-"):
         program = [pathlib.Path(sys.executable).with_name(program[0])]
-    done = subprocess.run(
-        [sys.executable, *program, *arguments],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, *program, *arguments]
+    done = run_alone(command, os.environ | {"PYTHONPATH": str(tmp_path)})
     assert done.returncode == status, done.stderr
     assert shown in done.stdout + done.stderr
     assert "imported" not in done.stderr
@@ -149,7 +149,7 @@ def test_an_import_that_fails_is_shown(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
     command = [sys.executable, "-m", "cudnn_rnn_tf", "info"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = run_alone(command, environment)
     assert done.returncode == 1
     assert "this and that" in done.stderr and "RuntimeError: broken" in done.stderr
 
@@ -169,7 +169,6 @@ for sys.argv in lines:
 
 @pytest.mark.slow
 def test_commands_are_quiet(file, tmp_path):
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     keras.Sequential([keras.Input((None, 2)), keras.layers.LSTM(3)]).save(tmp_path / "old.h5")
     commands = (
         (["inspect", file], "unidirectional"),
@@ -180,13 +179,8 @@ def test_commands_are_quiet(file, tmp_path):
         (["convert", file, tmp_path / "m.pt", "--name=ours"], "2 layers"),
     )
     lines = [["cudnn-rnn-tf", *map(str, arguments)] for arguments, _ in commands]
-    done = subprocess.run(
-        [sys.executable, "-c", COMMANDS_IN_TURN, json.dumps(lines)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", COMMANDS_IN_TURN, json.dumps(lines)]
+    done = run_alone(command, os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"})
     assert (done.returncode, done.stderr) == (0, "")
     outputs = done.stdout.split("status 0\n")
     assert outputs.pop() == ""

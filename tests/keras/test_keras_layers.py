@@ -269,9 +269,7 @@ def test_half_types(class_name, policy, fused_calls):
     inputs = random.standard_normal((3, 5, 4)).astype("float32")
     layer = getattr(drop_ins, class_name)(6, dtype=policy, return_sequences=True)
     exact = getattr(keras.layers, class_name)(6, return_sequences=True)
-    for each in (layer, exact):
-        each.build(inputs.shape)
-    exact.set_weights(layer.get_weights())
+    share_weights(layer, exact, inputs.shape)
     outputs = layer(inputs)
     assert outputs.dtype == layer.compute_dtype
     assert len(fused_calls) == 1
