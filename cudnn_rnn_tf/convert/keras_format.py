@@ -132,7 +132,8 @@ def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
     Raises:
         TypeError: if `layer` is none of this package's layers.
         ValueError: if it is not built, or Keras has no equivalent: skip input, projection, cell
-            clipping, time-major data, cell sequences, the states of more than one layer,
+            clipping, peepholes, other activations, layer normalization, zoneout, recurrent weight
+            dropout, time-major data, cell sequences, the states of more than one layer,
             initializers of gates on their own (`PerGate`) other than a forget gate's of ones.
     """
     target = "keras.layers"
@@ -142,6 +143,7 @@ def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
         cell_clip=None,
         use_peepholes=False,
         use_layer_norm=False,
+        recurrent_weight_dropout=0.0,
         time_major=False,
     )
     network.check_layer(layer, target, return_cell_sequences=False, **network.OWN_ACTIVATIONS)

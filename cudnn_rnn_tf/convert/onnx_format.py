@@ -144,8 +144,8 @@ def to_onnx(
     Raises:
         TypeError: if `layer` is none of this package's layers.
         ValueError: if it is not built, or ONNX has no equivalent: skip input, projection, cell
-            clipping, `go_backwards`, `stateful`, cell sequences. Also if there are initial
-            states twice, or they are not of the layer's shapes.
+            clipping, layer normalization, zoneout, `go_backwards`, `stateful`, cell sequences.
+            Also if there are initial states twice, or they are not of the layer's shapes.
         ImportError: if the package onnx is not installed.
     """
     onnx = _load_onnx()

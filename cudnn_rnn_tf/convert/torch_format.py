@@ -104,7 +104,8 @@ def to_torch(layer: CudnnRNN) -> Any:
     Raises:
         TypeError: if `layer` is none of this package's layers.
         ValueError: if it is not built, or PyTorch has no equivalent: skip input, cell clipping,
-            `num_proj` of `num_units`, `go_backwards`, a GRU's `reset_after=False`.
+            `num_proj` of `num_units`, `go_backwards`, a GRU's `reset_after=False`, peepholes, other
+            activations, layer normalization, zoneout, recurrent weight dropout.
         ImportError: if PyTorch is not installed.
     """
     torch = _load_torch()
@@ -140,6 +141,7 @@ def state_dict(layer: CudnnRNN) -> dict[str, np.ndarray]:
         cell_clip=None,
         use_peepholes=False,
         use_layer_norm=False,
+        recurrent_weight_dropout=0.0,
         go_backwards=False,
         reset_after=True,
         **network.OWN_ACTIVATIONS,

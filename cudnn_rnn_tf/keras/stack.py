@@ -1,7 +1,7 @@
 """A layer that runs several of Keras's recurrent layers on top of each other in one op."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -32,6 +32,7 @@ class Stack(TakesLengths, CompiledByXla):
     Call arguments:
         sequences: [B, T, I].
         mask: [B, T], true where a step is to be read; None for all.
+        sequence_lengths: [B], integers, in place of a mask.
         training: whether dropout acts, and a gradient is likely to be wanted.
 
     Returns:
@@ -65,6 +66,17 @@ class Stack(TakesLengths, CompiledByXla):
             if not layer.built:
                 layer.build(sequences_shape)
             sequences_shape = layer.compute_output_shape(sequences_shape)
+
+    if TYPE_CHECKING:
+
+        def __call__(  # type: ignore[override]
+            self,
+            sequences: Any,
+            mask: Any = None,
+            training: Any = None,
+            *,
+            sequence_lengths: Any = None,
+        ) -> Any: ...
 
     def compute_output_shape(self, sequences_shape: Sequence[int | None]) -> Any:
         for layer in self.layers:

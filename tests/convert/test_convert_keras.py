@@ -379,6 +379,7 @@ def test_stacks_that_do_not_fit():
     [
         ("lstm", {"num_proj": 2}, "num_proj=2 .* no equivalent in keras.layers: expected None"),
         ("lstm", {"cell_clip": 1.0}, "cell_clip=1.0"),
+        ("lstm", {"recurrent_weight_dropout": 0.1}, "recurrent_weight_dropout=0.1"),
         ("gru", {"input_mode": "skip_input"}, "input_mode"),
         ("gru", {"time_major": True}, "time_major=True"),
         ("rnn_relu", {"return_state": True}, "return_state=True"),

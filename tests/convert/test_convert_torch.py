@@ -182,6 +182,7 @@ def test_dropout_is_kept():
             "input_mode='skip_input' .* no equivalent in torch",
         ),
         ({"cell_clip": 1.0}, "cell_clip=1.0"),
+        ({"recurrent_weight_dropout": 0.1}, "recurrent_weight_dropout=0.1"),
         ({"go_backwards": True}, "go_backwards=True"),
         ({"num_proj": 3}, "num_proj=3 .* below num_units"),
     ],
