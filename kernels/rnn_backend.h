@@ -238,8 +238,8 @@ class RnnBackend {
   virtual ~RnnBackend() = default;
 
   // Finds the plan of a problem, or makes it. `choice` is 0, or another plan's
-  // of the problem, which is then not chosen anew; the problem's algorithm and
-  // alignment do not matter then.
+  // of the problem, which is then not chosen anew; the problem's algorithm
+  // does not matter then.
   //
   // If the problem has lengths and `lengths` is not null, this checks them and
   // puts them where the plan reads them. A backend may leave lengths in device

@@ -1,6 +1,7 @@
 // The kernels of CudnnRnnTf>Forward and Backward: they check, allocate and call
 // the device's backend.
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -254,9 +255,29 @@ class BackwardOp : public RnnOp {
          {backprops[kInputBackprop], backprops[kParamsBackprop]}) {
       backend->Prepare(DataOf(*tensor), tensor->TotalBytes());
     }
-    RnnBackwardBuffers buffers = BackwardBuffersOf(
-        plan->problem, [&](int i) { return DataOf(context->input(i)); },
-        own_inputs, [&](int i) { return DataOf(*backprops[i]); });
+    // Kernels of GPUs load neighbouring numbers together, so tensors that begin
+    // at any number, as views that come by DLPack do, are copied first.
+    absl::Status status;
+    std::vector<std::shared_ptr<void>> copies;
+    const auto address = [&](int i) {
+      constexpr uintptr_t kAlignment = 16;
+      const Tensor& tensor = context->input(i);
+      void* const given = DataOf(tensor);
+      if (!kIsGpu<Device> || !status.ok() ||
+          reinterpret_cast<uintptr_t>(given) % kAlignment == 0) {
+        return given;
+      }
+      copies.push_back(AllocateTemp(context, tensor.TotalBytes(), &status));
+      if (status.ok()) {
+        status = ToTensorFlow(
+            backend->Copy(given, copies.back().get(), tensor.TotalBytes()));
+      }
+      return copies.back().get();
+    };
+    RnnBackwardBuffers buffers =
+        BackwardBuffersOf(plan->problem, address, own_inputs,
+                          [&](int i) { return DataOf(*backprops[i]); });
+    OP_REQUIRES_OK(context, status);
     buffers.sequence_lengths = run.sequence_lengths;
     std::copy_n(run.seed, 2, buffers.seed);
     Tensor consumable;  // A second reference would prevent forwarding.

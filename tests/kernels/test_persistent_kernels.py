@@ -25,7 +25,7 @@ TOLERANCE_OF_HALVES = 2e-3  # Floats that are rounded to float16 where they are 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A way to divide a layer, as `Shape` in arguments.h has it."""
+    """A way to divide a layer, as `Shape` in shape.h has it."""
 
     rnn_mode: str
     dtype: str
