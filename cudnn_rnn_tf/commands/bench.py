@@ -78,7 +78,8 @@ def bench(
 
     An inference is a call that ends when its numbers are there; a training step also has the
     gradients of all weights and of the inputs. TensorFlow's run in a `tf.function`, and Keras's
-    layers once more in one that XLA compiles, without cuDNN.
+    layers once more in one that XLA compiles, without cuDNN. PyTorch packs sequences of different
+    lengths and, in one direction, reads them padded as well.
 
     Args:
         workload: what to measure.
@@ -98,6 +99,9 @@ def bench(
     libraries["keras, compiled"] = compiled
     if importlib.util.find_spec("torch"):
         libraries["torch"] = _torch
+        # Padding is what a backward direction would read first.
+        if workload.lengths is not None and workload.config.direction != "bidirectional":
+            libraries["torch, padded"] = functools.partial(_torch, is_padded=True)
     took = 0.0
     for index, (name, make) in enumerate(libraries.items()):
         left = max(2 * seconds, took) * (len(libraries) - index)
@@ -315,13 +319,13 @@ def _keras(layer: Any, workload: Workload, inputs: np.ndarray, is_compiled: bool
     return _in_tensorflow(run, sources, is_compiled)
 
 
-def _torch(layer: Any, workload: Workload, inputs: np.ndarray) -> Any:
+def _torch(layer: Any, workload: Workload, inputs: np.ndarray, is_padded: bool = False) -> Any:
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     module = to_torch(layer).to(device)
     x: Any = torch.from_numpy(inputs).to(device, getattr(torch, workload.dtype)).requires_grad_()
-    lengths = workload.lengths
+    lengths = None if is_padded else workload.lengths
 
     def run() -> Any:
         if lengths is None:

@@ -18,6 +18,7 @@ from cudnn_rnn_tf.layers import CudnnLSTM
 _PACKAGES = {
     "torch": "conversions from and to PyTorch, and bench's comparison with it",
     "onnx": "conversions from and to ONNX",
+    "tf2onnx": "exports of models to ONNX",
     "safetensors": "files of weights that end in .safetensors",
     "matplotlib": "bench --plot",
 }
