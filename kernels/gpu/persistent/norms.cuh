@@ -47,6 +47,12 @@ static void AddUp(float* numbers, int lane) {
   }
 }
 
+// The numbers of all rounds, one after the other.
+template <int n>
+static float* AllOf(float (&numbers)[kRounds][n]) {
+  return reinterpret_cast<float*>(&numbers);
+}
+
 // The units of a part, which such lanes have, that are in the layer.
 static float UnitsOf(int part) {
   return static_cast<float>(Within(NUM_UNITS - part * kRowLanes, kRowLanes));
@@ -162,20 +168,22 @@ static void FindNorms(const PartsOfRows<2 * n>& parts, int step,
   float first[kRounds * n], own[kRounds][2 * n], sums[kRounds][2 * n] = {};
 #pragma unroll
   for (int i = 0; i < kRounds * n; ++i) {
-    const float number = numbers[i / n][i % n];
     const int unit = me.rank * BLOCK_UNITS + Cell(i / n, me.index).unit;
+    // What units past the layer's have may be NaN.
+    const bool is_unit = unit < NUM_UNITS;
+    const float number = is_unit ? numbers[i / n][i % n] : 0.0f;
     first[i] = __uint_as_float(
         ShuffleFrom(__float_as_uint(number), me.lane / kRowLanes * kRowLanes));
-    const float d = unit < NUM_UNITS ? number - first[i] : 0.0f;
-    own[0][2 * i] = d;
-    own[0][2 * i + 1] = d * d;
+    const float d = is_unit ? number - first[i] : 0.0f;
+    own[i / n][2 * (i % n)] = d;
+    own[i / n][2 * (i % n) + 1] = d * d;
   }
-  AddUp<2 * n * kRounds>(own[0], me.lane);
+  AddUp<2 * n * kRounds>(AllOf(own), me.lane);
 #pragma unroll
   for (int i = 0; i < kRounds * n; ++i) {
     const int unit = me.rank * BLOCK_UNITS + Cell(i / n, me.index).unit;
     MakeMoments(first[i], 1.0f / fmaxf(UnitsOf(unit / kRowLanes), 1.0f),
-                own[0] + 2 * i);
+                own[i / n] + 2 * (i % n));
   }
   parts.Send(step, me, own);
   parts.Receive(step, me, [&](int round, float units, const float* part) {
@@ -186,11 +194,11 @@ static void FindNorms(const PartsOfRows<2 * n>& parts, int step,
       sums[round][i + 1] += part[i + 1] + units * d * d;
     }
   });
-  AddUp<2 * n * kRounds>(sums[0], me.lane);
+  AddUp<2 * n * kRounds>(AllOf(sums), me.lane);
 #pragma unroll
   for (int i = 0; i < kRounds * n; ++i) {
-    float* const moments = sums[0] + 2 * i;
-    MakeMoments(own[0][2 * i], kPerUnit, moments);
+    float* const moments = sums[i / n] + 2 * (i % n);
+    MakeMoments(own[i / n][2 * (i % n)], kPerUnit, moments);
     cells[i / n].norms[norm + i % n] = {
         moments[0], rsqrtf(moments[1] * kPerUnit + epsilon)};
   }
@@ -301,7 +309,7 @@ class NormedBackwardStep : public NormedStep<4, 2 * kLast - 2> {
               float (*of_slots)[kSlots]) {
     const auto add_up = [&](auto& sums) {
       constexpr int n = sizeof(sums[0]) / sizeof(float);
-      AddUp<n * kRounds>(sums[0], me.lane);
+      AddUp<n * kRounds>(AllOf(sums), me.lane);
       this->Parts<n>().Send(turn, me, sums);
 #pragma unroll
       for (int i = 0; i < kRounds * n; ++i) sums[i / n][i % n] = 0.0f;
@@ -311,7 +319,7 @@ class NormedBackwardStep : public NormedStep<4, 2 * kLast - 2> {
                                  for (int i = 0; i < n; ++i)
                                    sums[round][i] += part[i];
                                });
-      AddUp<n * kRounds>(sums[0], me.lane);
+      AddUp<n * kRounds>(AllOf(sums), me.lane);
     };
     gradients_.Compute(functions, cells_, is_active, kPerUnit, add_up, carry_h,
                        carry_c, of_slots);
