@@ -55,7 +55,8 @@ def from_keras(
         bias of an LSTM, simple RNN or GRU without `reset_after` becomes the input side's
         (`bias_mode="single_input"`); `bias_mode="double"` adds zeros for the other side. States are
         [B, L * D, H] here; past a sequence's end outputs are zeros, where an unwrapped Keras layer
-        repeats the last one.
+        repeats the last one. Optimizers see one variable, where a Keras layer has up to three for
+        each direction: one that goes by variables trains it otherwise (see `CudnnRNN`).
 
     Raises:
         TypeError: if the source is none of those.
