@@ -171,7 +171,7 @@ def test_files_have_one_address_and_pages_one_way_to_install():
     found = {re.search(regex, (ROOT / name).read_text())[1] for name, regex in patterns.items()}
     (address,) = found
     install = r"\npip install \. && cd \.\.  .*\n" if "example.org" in address else address
-    pages = ("README.md", "docs/index.md", "docs/quickstart.md", "docs/guides/gpu.md")
+    pages = ("README.md", "docs/index.md")
     assert len({re.search(install, (ROOT / page).read_text())[0] for page in pages}) == 1
 
 
@@ -201,7 +201,7 @@ def test_bounds_are_those_of_the_matrix(pyproject):
     assert re.findall(r"Python :: (3\.\d+)", classifiers) == pythons
     tensorflows = re.findall(r'"([\d.]+)"', re.search(r"tensorflow: \[(.*)\]", workflow)[1])
     assert tuple(tensorflows) == load_script("build_pip_package").TENSORFLOWS
-    for page in ("README.md", "docs/index.md", "docs/quickstart.md", "docs/supported.md"):
+    for page in ("README.md", "docs/index.md", "docs/supported.md"):
         text = " ".join((ROOT / page).read_text().split())
         assert f"Python {pythons[0]} to {pythons[-1]}" in text, page
         first, last = map(re.escape, (tensorflows[0], tensorflows[-1]))
