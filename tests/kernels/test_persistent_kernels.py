@@ -126,7 +126,7 @@ SHAPES = [
     Shape("lstm", "bfloat16", 90, 12, 0, 8, 2, 2, 1, 0, 2, 1, slices=4),
     Shape("gru", "float16", 120, 8, 0, 16, 1, 2, 2, 1, 1, 1, slices=2),
     Shape("rnn_tanh", "float16", 125, 8, 0, 16, 1, 1, 1, 1, 1, 1, slices=2),
-    # Of this one, a block has more maxima of gradients than threads.
+    # A block of the next shape has more maxima of gradients than threads.
     Shape("lstm", "float32", 61, 8, 0, 8, 4, 2, 1, 1, 2, 1, products=3, slices=4),
     Shape("gru", "float32", 110, 8, 0, 16, 1, 3, 1, 1, 2, 1, products=3, slices=2),
     Shape("lstm", "float16", 120, 4, 0, 32, 3, 8, 1, 2, 4, 1, has_warpgroups=1),

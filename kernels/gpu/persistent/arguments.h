@@ -42,7 +42,7 @@ struct HostLengths {
 // The most threads of the block that orders sequences.
 inline constexpr int kOrderingThreads = 512;
 
-// What both passes begin with.
+// The arguments of both passes begin with these.
 struct PassArguments {
   Part part;
   Sequences sequences;

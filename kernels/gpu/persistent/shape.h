@@ -63,7 +63,7 @@ struct Shape {
   // as they are or, if h has a bound, as numbers in float16 (powers.cuh).
   // products.cuh has what the others stand for.
   static constexpr int kDirect = 0, kSplit = 1, kFused = 2, kHalves = 3;
-  // Whether floats keep all their digits.
+  // Tells whether floats keep all their digits.
   constexpr bool is_exact() const {
     return products == kSplit || products == kFused;
   }
