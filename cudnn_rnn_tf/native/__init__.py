@@ -12,9 +12,9 @@ try:
     from cudnn_rnn_tf.native._native import ParamLayout, spec_fields
 except ImportError as error:
     raise ImportError(
-        f"{pathlib.Path(__file__).parent} has no compiled modules for this Python, or older ones "
-        f"({error}); if that is the package's source, which Python imports because it is in the "
-        "current folder, change to another folder, or install it with `pip install -e .`"
+        f"{pathlib.Path(__file__).parent} has no compiled modules for this Python, or older ones; "
+        "if that is the source, which Python imports because it is in the current folder, change "
+        "to another folder, or install it with `pip install -e .`"
     ) from error
 
 __all__ = ["ParamLayout", "info", "op_library_files", "spec_fields", "xla_library_files"]
