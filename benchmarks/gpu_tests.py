@@ -2,7 +2,7 @@
 
 benchmarks/command.py says how to run it; `--only` names parts. `tests` runs what needs a GPU; the
 others are kernels that run under NVIDIA's compute-sanitizer. The page has the last line of each
-part and kind of GPU.
+part, kind of GPU and version of CUDA.
 """
 
 import argparse
@@ -170,12 +170,16 @@ def _versions() -> dict[str, str]:
         "import ctypes, keras, tensorflow as tf\n"
         "tf.config.list_logical_devices()\n"
         "version = ctypes.CDLL('libcudnn.so.9').cudnnGetVersion()\n"
+        "cublas = ctypes.CDLL('libcublas.so.12')\n"  # That name may lead to CUDA 13's.
+        "parts = [ctypes.c_int() for _ in range(2)]\n"
+        "for i, part in enumerate(parts): cublas.cublasGetProperty(i, ctypes.byref(part))\n"
         "print('VERSIONS', tf.__version__, keras.__version__,"
-        " '.'.join(map(str, (version // 10000, version // 100 % 100, version % 100))))"
+        " '.'.join(map(str, (version // 10000, version // 100 % 100, version % 100))),"
+        " '.'.join(str(part.value) for part in parts))"
     )
     _, output = _run([sys.executable, "-c", program], 200)
-    found = re.search(r"VERSIONS (\S+) (\S+) (\S+)", output)
-    return dict(zip(("TensorFlow", "Keras", "cuDNN"), found.groups(), strict=True))
+    found = re.search(r"VERSIONS (\S+) (\S+) (\S+) (\S+)", output)
+    return dict(zip(("TensorFlow", "Keras", "cuDNN", "CUDA"), found.groups(), strict=True))
 
 
 ABOUT = {
@@ -189,7 +193,11 @@ def page(path: pathlib.Path) -> str:
     """Returns the page of a file of results."""
     lines = map(json.loads, path.read_text().splitlines())
     gpu = re.compile(r"NVIDIA (\w+)")
-    last = {(line["part"], gpu.search(line["environment"]["GPU"])[1]): line for line in lines}
+    last = {}
+    for line in lines:
+        environment = line["environment"]
+        cuda = environment.get("CUDA", "13").partition(".")[0]
+        last[line["part"], gpu.search(environment["GPU"])[1], cuda] = line
     parts = [
         "# Tests of the package on a GPU",
         "The tests that need a GPU, and small networks under NVIDIA's compute-sanitizer. It has "
@@ -202,13 +210,13 @@ def page(path: pathlib.Path) -> str:
         "[test](../../tests/gpu/test_gpu_persistent.py) shows that the persistent kernels' results "
         "are the same bits with and without the filling.",
     ]
-    for (part, kind), line in sorted(last.items()):
+    for (part, kind, cuda), line in sorted(last.items()):
         rows = line["rows"]
         if part == "tests":
             total = {end: sum(row[end] for row in rows) for end in ("passed", "failed", "skipped")}
             rows = [*sorted(rows, key=lambda row: row["module"]), {"module": "**all**", **total}]
         parts += [
-            f"## {part} on an {kind}",
+            f"## {part} on an {kind}, CUDA {cuda}",
             f"{ABOUT[part]} {pages.listed(line['environment'])}.",
             pages.table_of(rows),
         ]
