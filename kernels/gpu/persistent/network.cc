@@ -104,24 +104,11 @@ Network::Network(const RnnProblem& problem, bool allow_tf32)
       sum_(static_cast<int64_t>(SizeOf(SumType(problem.dtype)))),
       auxiliary_(problem),
       rows_(problem.max_time * problem.batch_size),
-      allows_tf32_(allow_tf32) {}
-
-// On an H200, products over all steps took half of TF32's time with operands in
-// float16; making the operands took longer than that saves with 512 units.
-bool Network::MayHalve() const {
-  constexpr int64_t kFewestWeights = int64_t{1} << 21;
-  int64_t columns = spec_.output_size();
-  for (int64_t l = 0; l < spec_.num_layers; ++l) {
-    if (!spec_.has_input_weights(l)) continue;
-    columns = std::max(columns, spec_.layer_input_size(l));
-  }
-  return problem_.dtype == RnnDataType::kFloat32 && allows_tf32_ &&
-         spec_.num_gates() * spec_.num_units * columns >= kFewestWeights;
-}
+      products_(problem_, allow_tf32, auxiliary_) {}
 
 RnnStatus Network::Compile() {
   CRNN_RETURN_IF_ERROR(auxiliary_.Compile());
-  return MayHalve() ? halves_.emplace().Compile() : RnnStatus();
+  return products_.Compile();
 }
 
 RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
@@ -278,16 +265,8 @@ RnnStatus Network::Forward(const Handles& handles,
   const void* input = buffers.input;
   void* output_below = nullptr;
   for (int64_t l = 0; l < spec_.num_layers; ++l) {
-    const int64_t input_size = spec_.layer_input_size(l);
     const bool is_last = l + 1 == spec_.num_layers;
-    const bool halves =
-        workspace.step_powers != nullptr && spec_.has_input_weights(l);
-    const int64_t halves_width = Halves::Pitch(input_size);
-    if (halves) {
-      CRNN_RETURN_IF_ERROR(halves_->Rows(
-          handles.stream, rows_, input_size, input_size, input, /*least=*/0.0f,
-          halves_width, workspace.inputs, workspace.step_powers));
-    }
+    CRNN_RETURN_IF_ERROR(workspace.products.Read(handles, l, input));
     const Reserve::OfLayer& kept = reserve.layers[l];
     void* const output = is_last ? buffers.output
                          : is_training
@@ -305,26 +284,9 @@ RnnStatus Network::Forward(const Handles& handles,
         direction.input = input;
         CRNN_RETURN_IF_ERROR(set_to_ones(output_below, units));
         CRNN_RETURN_IF_ERROR(set_to_ones(gates, slots_ * units));
-      } else if (halves) {
-        const int64_t gate_rows = spec_.num_gates() * units;
-        float* const powers = workspace.weight_powers + d * gate_rows;
-        CRNN_RETURN_IF_ERROR(halves_->Rows(
-            handles.stream, gate_rows, input_size, input_size, input_weights,
-            /*least=*/0.0f, halves_width, workspace.weights, powers));
-        CRNN_RETURN_IF_ERROR(
-            Multiply(handles.blas, kHalfProducts, rows_, gate_rows,
-                     halves_width, {workspace.inputs, halves_width},
-                     {workspace.weights, halves_width, /*is_transposed=*/true},
-                     {gates, problem_.dtype, slots_ * units}));
-      } else if (spec_.has_input_weights(l)) {
-        CRNN_RETURN_IF_ERROR(
-            Multiply(handles.blas, product_type(), rows_,
-                     spec_.num_gates() * units, input_size, {input, input_size},
-                     {input_weights, input_size, /*is_transposed=*/true},
-                     {gates, problem_.dtype, slots_ * units}));
       } else {
-        CRNN_RETURN_IF_ERROR(
-            auxiliary_.SpreadInputs(handles.stream, input, gates));
+        CRNN_RETURN_IF_ERROR(workspace.products.Multiply(handles, l, d, input,
+                                                         input_weights, gates));
       }
       SetDirection(pseudo_layer, buffers, gates, reserve, &direction);
       direction.input_bias = Param(buffers.params, at.input_bias);
@@ -344,8 +306,8 @@ RnnStatus Network::Forward(const Handles& handles,
     }
     if (workspace.step_memory) {
       StepBuffers& all = workspace.step_memory->buffers;
-      all.step_powers = halves ? workspace.step_powers : nullptr;
-      all.input_row_powers = workspace.weight_powers;
+      all.step_powers = workspace.products.step_powers(l);
+      all.input_row_powers = workspace.products.row_powers();
       CRNN_RETURN_IF_ERROR(loop_->Forward(handles, *workspace.step_memory, l,
                                           reserve.seed, arguments));
     } else if (folds()) {

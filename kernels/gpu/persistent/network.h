@@ -11,10 +11,9 @@
 #include "kernels/gpu/engine.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/gpu/persistent/auxiliary.h"
-#include "kernels/gpu/persistent/halves.h"
 #include "kernels/gpu/persistent/kernel.h"
+#include "kernels/gpu/persistent/layer_products.h"
 #include "kernels/gpu/persistent/step_loop.h"
-#include "kernels/gpu/product.h"
 #include "kernels/param_layout.h"
 #include "kernels/rnn_backend.h"
 
@@ -106,21 +105,12 @@ class Network : public Engine {
                         const void* resets) const;
   // Tells whether persistent kernels run the steps without their projections.
   bool folds() const { return !loop_ && spec_.num_proj > 0; }
-  ProductType product_type() const { return {problem_.dtype, allows_tf32_}; }
   // Tells whether a copy of the input fits where the gates of the layer above
   // are, which nobody reads any more when the lowest layer's gradients are
   // made.
   bool InputFitsAbove() const {
     return spec_.num_layers > 1 && spec_.input_size <= slots_ * spec_.num_units;
   }
-  // The length of a transposed operand's rows, which TF32 products want
-  // aligned.
-  int64_t TransposedPitch() const { return (rows_ + 31) / 32 * 32; }
-  // Tells whether the gradient of a matrix with so many columns reads its
-  // operand transposed.
-  bool IsTransposed(int64_t columns) const;
-  // Tells whether products over all steps are worth operands in float16.
-  bool MayHalve() const;
   // Compiles the small kernels.
   RnnStatus Compile();
   // Run a layer with projections by persistent kernels. `arguments` are those
@@ -169,11 +159,8 @@ class Network : public Engine {
   const int64_t item_, sum_;  // The bytes of a number and of a sum.
   Auxiliary auxiliary_;
   const int64_t rows_, slots_ = auxiliary_.slots();
-  const bool allows_tf32_;
   const ParamLayout layout_ = ParamLayout(spec_);
-  // Where products over all steps are in float16: all of the backward pass and,
-  // if steps are enqueued one by one, those of the forward pass.
-  std::optional<Halves> halves_;
+  LayerProducts products_;
   // This runs the steps of a layer. If it is empty, the kernels do.
   std::optional<StepLoop> loop_;
   bool is_stack_ = false;  // All layers run at the same time, forward.

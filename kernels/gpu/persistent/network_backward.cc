@@ -10,24 +10,12 @@ namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
 
-// In TF32, the gradients of matrices with at least this many numbers are
-// computed from a transposed input or h. Then cuBLAS can read this operand
-// along the sum, which is over the steps. On an H200, with 512 units, that made
-// the product 1.5 times as fast; with fewer units, the transposition took as
-// long as it saved.
-constexpr int64_t kTransposedWeights = int64_t{1} << 20;
-
 Sequences WithoutLengths(Sequences sequences) {
   sequences.lengths = sequences.order = nullptr;
   return sequences;
 }
 
 }  // namespace
-
-bool Network::IsTransposed(int64_t columns) const {
-  return problem_.dtype == RnnDataType::kFloat32 && allows_tf32_ && !halves_ &&
-         spec_.num_gates() * spec_.num_units * columns >= kTransposedWeights;
-}
 
 struct Network::BackwardPass {
   const Network& network;
@@ -38,121 +26,8 @@ struct Network::BackwardPass {
   const ParamLayout& layout = network.layout_;
   const BackwardWorkspace workspace = {network, buffers.workspace};
   const Reserve reserve = {network, buffers.reserve_space};
-  const int64_t units = spec.num_units, rows = network.rows_;
-  // The numbers of a unit's gates, and those that its slots have in memory.
-  const int64_t gate_rows = spec.num_gates() * units;
-  const int64_t gates_pitch = network.slots_ * units;
-
-  // Sets `operand` to values, [rows, width], with rows that are `pitch` numbers
-  // apart, as products with the gates of direction `d` over all steps read
-  // them. Their padding is undefined if `sequences` has lengths. The powers of
-  // the gates' steps differ, so the other operand is multiplied by them.
-  RnnStatus MakeOperand(const Sequences& sequences, int64_t d,
-                        bool may_transpose, int64_t width, int64_t pitch,
-                        const void* values, Factor* operand) const {
-    if (network.halves_) {
-      *operand = {workspace.operand, Halves::Pitch(width)};
-      return network.halves_->Columns(
-          handles.stream, sequences, rows, width, pitch, values,
-          workspace.step_powers[d], workspace.column_powers, workspace.operand);
-    }
-    if (may_transpose && network.IsTransposed(width)) {
-      *operand = {workspace.operand, network.TransposedPitch(), true};
-      return auxiliary.TransposeSteps(handles.stream, sequences, width,
-                                      operand->pitch, values,
-                                      workspace.operand);
-    }
-    *operand = {values, pitch};
-    if (sequences.lengths == nullptr) return {};
-    void* const copy = network.InputFitsAbove() ? reserve.layers[1].gates[0]
-                                                : workspace.operand;
-    operand->numbers = copy;
-    return auxiliary.CopyWithoutPadding(handles.stream, sequences, width,
-                                        values, copy);
-  }
-  // Returns the gradients of a gate and those after it, as products over all
-  // steps read them.
-  Factor OfGates(const BackwardDirection& direction, int64_t gate) const {
-    if (!network.halves_) {
-      return {network.At(direction.gates, gate * units), gates_pitch};
-    }
-    return {static_cast<uint16_t*>(direction.gates) + gate * units,
-            2 * gates_pitch};
-  }
-  // Puts the gradients of a direction's gates in float16 where they stand.
-  RnnStatus HalveGates(const BackwardDirection& direction, int64_t d) const {
-    // A GRU that resets before has what its candidate reads in the last slot.
-    const int64_t width = spec.resets_before() ? gate_rows : gates_pitch;
-    return network.halves_->Rows(handles.stream, rows, width, gates_pitch,
-                                 direction.gates, /*least=*/0.0f,
-                                 2 * gates_pitch, direction.gates,
-                                 workspace.step_powers[d]);
-  }
-
-  // Returns the number of parts that the sum over all steps is divided into for
-  // the gradient of a matrix, [m, n]. They are computed at the same time.
-  // cuBLAS divides such sums as well, but into few parts, which it adds one
-  // after the other. The parts have the same number of rows each, so there may
-  // be less of them than the GPU could compute at the same time.
-  int64_t PartsOfSum(int64_t m, int64_t n) const {
-    constexpr int64_t kFewestParts = 8, kFewestRows = 64;
-    const int64_t tiles = CeilDiv(m, kTileSize) * CeilDiv(n, kTileSize);
-    for (int64_t parts = std::min(kMostTiles / tiles, rows / kFewestRows);
-         parts >= kFewestParts; --parts) {
-      if (rows % parts == 0) return parts;
-    }
-    return 1;
-  }
-
-  // Computes a product, [m, n], of operands in float16, of which `b` has rows
-  // of Halves::Pitch(n) numbers, and divides it by the powers of b's columns
-  // and of a's rows, if those have any. cuBLAS takes three times as long for
-  // products whose columns are no multiple of eight, so it gets those of b's
-  // padding too.
-  RnnStatus MultiplyHalves(int64_t m, int64_t n, int64_t k, const Factor& a,
-                           const Factor& b, const float* of_rows,
-                           void* result) const {
-    const int64_t pitch = Halves::Pitch(n);
-    void* const products = pitch == n ? result : workspace.padded;
-    CRNN_RETURN_IF_ERROR(Multiply(handles.blas, kHalfProducts, m, pitch, k, a,
-                                  b,
-                                  {products, network.problem_.dtype, pitch}));
-    return network.halves_->Unscale(handles.stream, m, n, pitch, of_rows,
-                                    workspace.column_powers, products, result);
-  }
-
-  // Computes the gradient of a matrix, [m, n], whose place in the parameters is
-  // `offset`, from the gradients of its products, [rows, m]. Operands may be
-  // `halved`.
-  RnnStatus MultiplySteps(int64_t m, int64_t n, Factor of_products,
-                          const Factor& operand, bool halved,
-                          int64_t offset) const {
-    const RnnDataType dtype = network.problem_.dtype;
-    const ProductType type = halved ? kHalfProducts : network.product_type();
-    void* const gradient = network.At(buffers.params_backprop, offset);
-    const int64_t parts = PartsOfSum(m, n), of_part = rows / parts;
-    of_products.is_transposed = true;
-    if (halved && parts == 1) {
-      return MultiplyHalves(m, n, rows, of_products, operand,
-                            /*of_rows=*/nullptr, gradient);
-    }
-    of_products.stride = of_part * of_products.pitch;
-    CRNN_RETURN_IF_ERROR(Multiply(
-        handles.blas, type, m, n, of_part, of_products,
-        {operand.numbers, operand.pitch, operand.is_transposed,
-         of_part * operand.pitch},
-        parts == 1 ? Product{gradient, dtype, n}
-                   : Product{workspace.parts, SumType(dtype), n, false, m * n},
-        parts));
-    if (parts > 1) {
-      CRNN_RETURN_IF_ERROR(auxiliary.AddParts(handles.stream, m * n, parts,
-                                              workspace.parts, gradient));
-    }
-    if (!halved) return {};
-    return network.halves_->Unscale(
-        handles.stream, m, n, n,
-        /*of_rows=*/nullptr, workspace.column_powers, gradient, gradient);
-  }
+  const LayerProducts::Backward& products = workspace.products;
+  const int64_t units = spec.num_units;
 
   // Computes the gradients of a direction's recurrent matrices. The gradient of
   // the recurrent side of a GRU's candidate is in the slot after the gates or,
@@ -166,26 +41,27 @@ struct Network::BackwardPass {
     const int64_t outputs = spec.output_size(), num_gates = kind.num_gates;
     const BackwardDirection& direction = arguments.direction[d];
     const bool has_masks = network.problem_.has_recurrent_dropout();
-    const bool halved = network.halves_.has_value();
     const Sequences sequences = WithoutLengths(arguments.sequences);
     // Nothing but these products reads the states that are transposed.
-    const bool transposes = !has_masks && network.IsTransposed(outputs);
+    const bool transposes =
+        !has_masks && network.products_.IsTransposed(outputs);
     Factor operand = {};
-    if (transposes) {
-      operand = {workspace.operand, network.TransposedPitch(), true};
-    }
+    if (transposes) operand = products.Transposed();
     CRNN_RETURN_IF_ERROR(auxiliary.ShiftStates(
         handles.stream, arguments, d, outputs, operand.pitch,
-        transposes ? workspace.operand : previous_h));
+        transposes ? products.operand() : previous_h));
     for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
-      const int64_t offset = at.recurrent_weights + gate * units * outputs;
+      void* const gradient =
+          network.At(buffers.params_backprop,
+                     at.recurrent_weights + gate * units * outputs);
       const bool is_joint = gate < kind.joint_gates;
       if (!is_joint && kind.resets_before) {
-        CRNN_RETURN_IF_ERROR(MakeOperand(
-            sequences, d, /*may_transpose=*/false, outputs, gates_pitch,
+        CRNN_RETURN_IF_ERROR(products.MakeOperand(
+            handles, sequences, d, /*may_transpose=*/false, outputs,
+            network.slots_ * units,
             network.At(direction.gates, num_gates * units), &operand));
-        return MultiplySteps(units, outputs, OfGates(direction, gate), operand,
-                             halved, offset);
+        return products.Gates(handles, units, outputs, direction.gates, gate,
+                              operand, gradient);
       }
       const int64_t slot = is_joint ? gate : num_gates;
       if (has_masks) {
@@ -197,13 +73,13 @@ struct Network::BackwardPass {
         count = is_joint ? kind.joint_gates : 1;
       }
       if (has_masks || (gate == 0 && !transposes)) {
-        CRNN_RETURN_IF_ERROR(
-            MakeOperand(sequences, d, /*may_transpose=*/false, outputs, outputs,
-                        has_masks ? workspace.masked_h : previous_h, &operand));
+        CRNN_RETURN_IF_ERROR(products.MakeOperand(
+            handles, sequences, d, /*may_transpose=*/false, outputs, outputs,
+            has_masks ? workspace.masked_h : previous_h, &operand));
       }
-      CRNN_RETURN_IF_ERROR(MultiplySteps(count * units, outputs,
-                                         OfGates(direction, slot), operand,
-                                         halved, offset));
+      CRNN_RETURN_IF_ERROR(products.Gates(handles, count * units, outputs,
+                                          direction.gates, slot, operand,
+                                          gradient));
     }
     return {};
   }
@@ -248,43 +124,18 @@ struct Network::BackwardPass {
     return arguments;
   }
 
-  // Tells whether the gradient of a layer's input is computed in float16. Those
-  // of two directions, whose powers differ, could not be added to each other.
-  bool HalvesInputs(int64_t l) const {
-    return network.halves_ && spec.num_dirs() == 1 && spec.has_input_weights(l);
-  }
   // The following compute the gradients of layer `l` from those of its gates,
   // which the backward kernel has put in the place of the gates.
   RnnStatus Inputs(int64_t l, const BackwardArguments& arguments,
                    void* input_backprop) const {
-    if (!spec.has_input_weights(l)) {
-      return auxiliary.GatherInputs(
-          handles.stream, arguments.direction[0].gates,
-          arguments.direction[1].gates, input_backprop);
-    }
-    const int64_t input_size = spec.layer_input_size(l);
-    if (HalvesInputs(l)) {
-      const int64_t weights = layout.pseudo_layer(l).input_weights;
-      CRNN_RETURN_IF_ERROR(network.halves_->Columns(
-          handles.stream, {}, gate_rows, input_size, input_size,
-          network.Param(buffers.params, weights), /*factors=*/nullptr,
-          workspace.column_powers, workspace.weights));
-      return MultiplyHalves(rows, input_size, gate_rows,
-                            OfGates(arguments.direction[0], 0),
-                            {workspace.weights, Halves::Pitch(input_size)},
-                            workspace.step_powers[0], input_backprop);
-    }
+    std::array<const void*, kMaxDirs> gates = {}, weights = {};
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-      const int64_t weights =
-          layout.pseudo_layer(l * spec.num_dirs() + d).input_weights;
-      CRNN_RETURN_IF_ERROR(
-          Multiply(handles.blas, network.product_type(), rows, input_size,
-                   gate_rows, {arguments.direction[d].gates, gates_pitch},
-                   {network.Param(buffers.params, weights), input_size},
-                   {input_backprop, network.problem_.dtype, input_size,
-                    /*adds=*/d > 0}));
+      gates[d] = arguments.direction[d].gates;
+      weights[d] = network.Param(
+          buffers.params,
+          layout.pseudo_layer(l * spec.num_dirs() + d).input_weights);
     }
-    return {};
+    return products.Inputs(handles, l, gates, weights, input_backprop);
   }
   RnnStatus Params(int64_t l, const BackwardArguments& arguments) const {
     // Padding in the caller's input may hold anything; ours holds zeros.
@@ -298,6 +149,14 @@ struct Network::BackwardPass {
       input = workspace.copy;
     }
     const int64_t input_size = spec.layer_input_size(l);
+    if (sequences.lengths != nullptr && spec.has_input_weights(l) &&
+        network.products_.IsInPlace(input_size)) {
+      void* const copy = network.InputFitsAbove() ? reserve.layers[1].gates[0]
+                                                  : products.operand();
+      CRNN_RETURN_IF_ERROR(auxiliary.CopyWithoutPadding(
+          handles.stream, sequences, input_size, input, copy));
+      input = copy;
+    }
     const auto pseudo_layer = [&](int64_t d) -> auto& {
       return layout.pseudo_layer(l * spec.num_dirs() + d);
     };
@@ -305,16 +164,17 @@ struct Network::BackwardPass {
     // make another operand in the same memory.
     if (spec.has_input_weights(l)) {
       Factor operand = {};
-      const bool halved = network.halves_.has_value();
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-        if (d == 0 || halved) {
-          CRNN_RETURN_IF_ERROR(MakeOperand(sequences, d, /*may_transpose=*/true,
-                                           input_size, input_size, input,
-                                           &operand));
+        if (d == 0 || network.products_.halves()) {
+          CRNN_RETURN_IF_ERROR(products.MakeOperand(
+              handles, sequences, d, /*may_transpose=*/true, input_size,
+              input_size, input, &operand));
         }
-        CRNN_RETURN_IF_ERROR(MultiplySteps(
-            gate_rows, input_size, OfGates(arguments.direction[d], 0), operand,
-            halved, pseudo_layer(d).input_weights));
+        CRNN_RETURN_IF_ERROR(
+            products.Gates(handles, spec.num_gates() * units, input_size,
+                           arguments.direction[d].gates, 0, operand,
+                           network.At(buffers.params_backprop,
+                                      pseudo_layer(d).input_weights)));
       }
     }
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
@@ -324,11 +184,12 @@ struct Network::BackwardPass {
                                                 ? workspace.copy
                                                 : reserve.layers[l].cells[d]));
       if (spec.num_proj > 0) {
-        CRNN_RETURN_IF_ERROR(
-            MultiplySteps(spec.num_proj, units,
-                          {workspace.projected_backprop[d], spec.num_proj},
-                          {reserve.layers[l].unprojected[d], units},
-                          /*halved=*/false, at.projection));
+        CRNN_RETURN_IF_ERROR(products.Matrix(
+            handles, spec.num_proj, units,
+            {workspace.projected_backprop[d], spec.num_proj},
+            {reserve.layers[l].unprojected[d], units},
+            /*halved=*/false,
+            network.At(buffers.params_backprop, at.projection)));
       }
       if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
       CRNN_RETURN_IF_ERROR(auxiliary.SumBiases(
@@ -359,7 +220,7 @@ struct Network::BackwardPass {
                                        ? buffers.input_backprop
                                        : workspace.gradient;
       // Gates are halved in place, so products that read floats come first.
-      if (!HalvesInputs(l)) {
+      if (!products.HalvesInputs(l)) {
         CRNN_RETURN_IF_ERROR(Inputs(l, arguments, input_backprop));
       }
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
@@ -373,13 +234,12 @@ struct Network::BackwardPass {
         } else if (vectors >= 0) {
           CRNN_RETURN_IF_ERROR(auxiliary.SumVectors(
               handles.stream, arguments, d, network.CellStride(),
-              workspace.parts, network.At(buffers.params_backprop, vectors)));
+              products.parts(), network.At(buffers.params_backprop, vectors)));
         }
-        if (network.halves_) {
-          CRNN_RETURN_IF_ERROR(HalveGates(arguments.direction[d], d));
-        }
+        CRNN_RETURN_IF_ERROR(
+            products.Halve(handles, d, arguments.direction[d].gates));
       }
-      if (HalvesInputs(l)) {
+      if (products.HalvesInputs(l)) {
         CRNN_RETURN_IF_ERROR(Inputs(l, arguments, input_backprop));
       }
       if (network.problem_.has_dropout_between_layers() && l > 0) {

@@ -16,12 +16,6 @@ namespace persistent {
 // This is enough for cuBLAS to divide the long sums of weights' gradients among
 // all multiprocessors.
 inline constexpr size_t kBlasBytes = size_t{8} << 20;
-inline constexpr int kMaxDirs = 2;
-
-// Products are computed in tiles of about this many rows and columns. A product
-// over all steps is divided into parts if it has few tiles; together, they have
-// as many as the multiprocessors of a GPU.
-inline constexpr int64_t kTileSize = 64, kMostTiles = 128;
 
 inline bool UsesSeed(const RnnProblem& problem) {
   return problem.has_dropout_between_layers() ||
@@ -39,18 +33,6 @@ struct Network::Memory {
   // `width` numbers for each step of each sequence.
   char* TakeSteps(int64_t width) {
     return arena.Take<char>(network.rows_ * width * network.item_);
-  }
-  char* TakeHalves(int64_t rows, int64_t width) {
-    return arena.Take<char>(rows * Halves::Pitch(width) * sizeof(uint16_t));
-  }
-  // The columns of the widest matrix of the input side.
-  int64_t WidestInput() const {
-    int64_t widest = 0;
-    for (int64_t l = 0; l < spec.num_layers; ++l) {
-      if (!spec.has_input_weights(l)) continue;
-      widest = std::max(widest, spec.layer_input_size(l));
-    }
-    return widest;
   }
   // Sums, which are doubles in float64.
   float* TakeSums(int64_t count) {
@@ -165,21 +147,14 @@ struct Network::ForwardWorkspace : Workspace {
   // The last states of steps without projections. A block may store its part
   // while another one reads the first states.
   char* last_states = nullptr;
-  // Operands in float16 and their powers; null if floats are multiplied.
-  char *inputs = nullptr, *weights = nullptr;
-  float *step_powers = nullptr, *weight_powers = nullptr;
+  // The steps that are enqueued one by one divide products by powers.
+  const LayerProducts::Forward products = {network.products_,
+                                           network.loop_.has_value(), &arena};
 
   ForwardWorkspace(const Network& network, void* base)
       : Workspace(network, /*is_backward=*/false, base) {
     const bool has_lengths = problem.has_sequence_lengths;
     if (has_lengths) given = arena.Take<int64_t>(problem.batch_size);
-    if (network.loop_ && network.halves_ && WidestInput() > 0) {
-      const int64_t gate_rows = spec.num_gates() * spec.num_units;
-      inputs = TakeHalves(network.rows_, WidestInput());
-      weights = TakeHalves(gate_rows, WidestInput());
-      step_powers = TakeSums(network.rows_);
-      weight_powers = TakeSums(spec.num_dirs() * gate_rows);
-    }
     for (int64_t d = 0; network.folds() && d < spec.num_dirs(); ++d) {
       first_products[d] =
           TakeSums(problem.batch_size * spec.num_gates() * spec.num_units);
@@ -220,18 +195,8 @@ struct Network::BackwardWorkspace : Workspace {
   // A layer's input after dropout, and then h before its steps; null if an
   // LSTM's cells, which nobody reads any more, make room for it.
   char* copy = nullptr;
-  // The parts of a product over all steps.
-  void* parts;
-  // What a product over all steps reads, if it is a copy: the input with zeros
-  // in its padding, or any operand transposed or in float16.
-  void* operand;
-  // Of operands in float16, a layer's input matrix, where the gradient of its
-  // input reads one, and the powers of the gates' steps and of the other
-  // operand's columns.
-  void *weights = nullptr, *column_powers = nullptr;
-  std::array<float*, kMaxDirs> step_powers = {};
-  // Their product, where its columns are no multiple of those of operands.
-  void* padded = nullptr;
+  const LayerProducts::Backward products = {network.products_, CopiedWidth(),
+                                            &arena};
 
   BackwardWorkspace(const Network& network, void* base)
       : Workspace(network, /*is_backward=*/true, base) {
@@ -254,40 +219,16 @@ struct Network::BackwardWorkspace : Workspace {
     if (!spec.is_lstm() || problem.has_dropout_between_layers()) {
       copy = TakeSteps(spec.layer_output_size());
     }
-    static_assert(kMostTiles * kTileSize * kTileSize >= Auxiliary::kMostSums);
-    parts = TakeSums(std::max(kMostTiles * kTileSize * kTileSize,
-                              spec.kind().num_vectors * spec.num_units));
-    const int64_t widest = std::max(WidestInput(), spec.output_size());
-    if (!network.halves_) {
-      const int64_t given = problem.has_sequence_lengths &&
-                                    spec.has_input_weights(0) &&
-                                    !network.InputFitsAbove()
-                                ? spec.input_size
-                                : 0;
-      const int64_t columns =
-          network.IsTransposed(widest) ? network.TransposedPitch() * widest : 0;
-      operand = arena.Take<char>(std::max(network.rows_ * given, columns) *
-                                 network.item_);
-      return;
-    }
-    operand = TakeHalves(network.rows_, widest);
-    const int64_t gate_rows = spec.num_gates() * spec.num_units;
-    const auto padded_numbers = [](int64_t m, int64_t n) {
-      return Halves::Pitch(n) == n ? 0 : m * Halves::Pitch(n);
-    };
-    int64_t most = padded_numbers(gate_rows, spec.output_size());
-    for (int64_t l = 0; l < spec.num_layers; ++l) {
-      if (!spec.has_input_weights(l)) continue;
-      const int64_t m =
-          spec.num_dirs() == 1 ? std::max(gate_rows, network.rows_) : gate_rows;
-      most = std::max(most, padded_numbers(m, spec.layer_input_size(l)));
-    }
-    if (most > 0) padded = TakeSums(most);
-    if (spec.num_dirs() == 1) weights = TakeHalves(gate_rows, WidestInput());
-    column_powers = TakeSums(widest);
-    for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-      step_powers[d] = TakeSums(network.rows_);
-    }
+  }
+
+ private:
+  // The width of a copy of the input without its padding, which may hold
+  // anything, if its place is not where the gates of the layer above are.
+  int64_t CopiedWidth() const {
+    return problem.has_sequence_lengths && spec.has_input_weights(0) &&
+                   !network.InputFitsAbove()
+               ? spec.input_size
+               : 0;
   }
 };
 

@@ -12,7 +12,7 @@ RnnStatus Network::Fold(const Handles& handles, const Workspace& workspace,
                         const void* recurrent, const void* projection,
                         int64_t d) const {
   const int64_t units = spec_.num_units, outputs = spec_.num_proj;
-  return Multiply(handles.blas, product_type(), spec_.num_gates() * units,
+  return Multiply(handles.blas, products_.type(), spec_.num_gates() * units,
                   units, outputs, {recurrent, outputs}, {projection, units},
                   {workspace.folded[d], problem_.dtype, units});
 }
@@ -33,7 +33,7 @@ RnnStatus Network::ForwardProjected(const Handles& handles,
     CRNN_RETURN_IF_ERROR(
         Fold(handles, workspace, of.recurrent_weights, of.projection, d));
     CRNN_RETURN_IF_ERROR(Multiply(
-        handles.blas, product_type(), problem_.batch_size, gate_rows, outputs,
+        handles.blas, products_.type(), problem_.batch_size, gate_rows, outputs,
         {of.first_h, arguments.state_stride},
         {of.recurrent_weights, outputs, /*is_transposed=*/true},
         {workspace.first_products[d], SumType(problem_.dtype), gate_rows}));
@@ -50,7 +50,7 @@ RnnStatus Network::ForwardProjected(const Handles& handles,
   for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
     const ForwardDirection& of = arguments.direction[d];
     CRNN_RETURN_IF_ERROR(Multiply(
-        handles.blas, product_type(), rows_, outputs, units,
+        handles.blas, products_.type(), rows_, outputs, units,
         {of.unprojected, units}, {of.projection, units, /*is_transposed=*/true},
         {of.output, problem_.dtype, arguments.output_stride}));
     CRNN_RETURN_IF_ERROR(
@@ -77,7 +77,7 @@ RnnStatus Network::BackwardProjected(const Handles& handles,
     void* const states = At(workspace.states, StateOffset(d, units));
     const auto multiply = [&](int64_t rows, const Factor& gradients, void* to,
                               int64_t pitch) {
-      return Multiply(handles.blas, product_type(), rows, units, outputs,
+      return Multiply(handles.blas, products_.type(), rows, units, outputs,
                       gradients, {of.projection, units},
                       {to, problem_.dtype, pitch});
     };
@@ -97,8 +97,8 @@ RnnStatus Network::BackwardProjected(const Handles& handles,
     // What the steps have read makes room for the gradients of the projected h
     // before each step.
     void* const before = workspace.unprojected_backprop[d];
-    CRNN_RETURN_IF_ERROR(Multiply(handles.blas, product_type(), rows_, outputs,
-                                  gate_rows, {of.gates, gate_rows},
+    CRNN_RETURN_IF_ERROR(Multiply(handles.blas, products_.type(), rows_,
+                                  outputs, gate_rows, {of.gates, gate_rows},
                                   {of.recurrent_weights, outputs},
                                   {before, problem_.dtype, outputs}));
     CRNN_RETURN_IF_ERROR(
