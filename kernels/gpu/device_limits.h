@@ -44,6 +44,9 @@ inline constexpr NamedGpu kKnownGpus[] = {
 
 // Returns the most blocks that a cluster may have on an architecture.
 int LargestCluster(int architecture);
+inline bool HasClusters(const DeviceLimits& gpu) {
+  return LargestCluster(gpu.architecture) > 1;
+}
 
 // Tells whether the tensor cores of an architecture multiply in TF32.
 inline bool HasTf32(int architecture) { return architecture >= 80; }

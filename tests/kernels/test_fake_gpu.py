@@ -13,6 +13,7 @@ from sanitize import FIXED_ADDRESSES
 
 GRAPHS = [f"kernels/gpu/{name}.cc" for name in ("graph", "graph_cache", "recording")]
 NETWORK = ["kernels/param_layout.cc", "kernels/rnn_spec.cc"]
+DIVISION = [f"kernels/gpu/persistent/{name}.cc" for name in ("division", "step_cost")]
 
 
 def output_of(*command: str | pathlib.Path, **environment: str) -> str:
@@ -106,7 +107,7 @@ def test_persistent_kernels_compile_for_all_gpus(tmp_path, count):
     """
     nvrtc = pytest.importorskip("nvidia.cuda_nvrtc")
     (library,) = pathlib.Path(nvrtc.__path__[0], "lib").glob("libnvrtc.so.*")
-    sources = ["kernels/rnn_spec.cc", *COMPILER, "kernels/gpu/persistent/division.cc"]
+    sources = ["kernels/rnn_spec.cc", *COMPILER, *DIVISION]
     executable = compiled(tmp_path, "compile_persistent_kernels", sources)
     compiled_all = rf"{count} of \d+ kernels compiled\n"
     assert re.fullmatch(compiled_all, output_of(executable, library, str(count)))
@@ -140,8 +141,8 @@ def test_kernels_on_fake_gpus(tmp_path):
         (
             "caches_in_many_threads",
             [
-                *("kernels/gpu/persistent/kernel.cc", "kernels/gpu/persistent/division.cc"),
-                *("kernels/gpu/session.cc", "kernels/rnn_backend.cc", *NETWORK, *COMPILER),
+                *("kernels/gpu/persistent/kernel.cc", *DIVISION, "kernels/gpu/session.cc"),
+                *("kernels/rnn_backend.cc", *NETWORK, *COMPILER),
             ],
         ),
     ],

@@ -185,12 +185,9 @@ void CheckDivisions() {
                 "a team's size");
           // By this, the host limits steps to what a block can count.
           Check(shape.block_units <= request.units() + 7, "a block's units");
-          Check((is_backward
-                     ? shape.backward_shared_bytes()
-                     : shape.forward_shared_bytes()) <= gpu.limits.shared_bytes,
+          Check(shape.shared_bytes(is_backward) <= gpu.limits.shared_bytes,
                 "shared memory");
-          const int tiles = is_backward ? shape.backward_warp_tiles()
-                                        : shape.forward_warp_tiles();
+          const int tiles = shape.warp_tiles(is_backward);
           const int warps = (shape.warps + 3) / 4 * 4;
           Check(32 * warps * 8 * tiles * shape.resident_pairs <
                     gpu.limits.registers,

@@ -117,7 +117,7 @@ RnnStatus Kernel::Compile(const KernelRequest& request,
   CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
   kernel->shape_ = shape;
   kernel->is_backward_ = request.is_backward;
-  kernel->has_clusters_ = LargestCluster(limits.architecture) > 1;
+  kernel->has_clusters_ = HasClusters(limits);
   kernel->teams_at_once_ = 0;
   if (shape.is_cluster && shape.team > limits.largest_cluster) return {};
   const char* const name = request.is_backward ? "backward" : "forward";
@@ -198,8 +198,7 @@ Kernel::Grid Kernel::MostAtOnce(int shares, int at_once) const {
 size_t Kernel::ring_bytes(int shares, int at_once) const {
   if (shape_.is_cluster) return shape_.is_stack ? sizeof(uint32_t) : 0;
   const Grid grid = MostAtOnce(shares, at_once);
-  return static_cast<size_t>(is_backward_ ? shape_.backward_ring_bytes()
-                                          : shape_.forward_ring_bytes()) *
+  return static_cast<size_t>(shape_.ring_bytes(is_backward_)) *
          static_cast<size_t>(grid.teams * grid.dirs);
 }
 
@@ -213,11 +212,10 @@ CUlaunchConfig Kernel::Config(const Grid& grid, CUstream stream,
   config.gridDimX = static_cast<unsigned int>(grid.teams * shape_.team);
   config.gridDimY = static_cast<unsigned int>(grid.dirs);
   config.gridDimZ = 1;
-  config.blockDimX = static_cast<unsigned int>(32 * shape_.warps);
+  config.blockDimX = static_cast<unsigned int>(shape_.threads());
   config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes =
-      static_cast<unsigned int>(is_backward_ ? shape_.backward_shared_bytes()
-                                             : shape_.forward_shared_bytes());
+      static_cast<unsigned int>(shape_.shared_bytes(is_backward_));
   config.hStream = stream;
   config.attrs = attribute;
   config.numAttrs = has_clusters_ ? 1 : 0;

@@ -76,6 +76,11 @@ struct Shape {
   }
   constexpr int data_bytes() const { return 16 / data_chunk_units(); }
   constexpr int rows() const { return 8 * row_tiles; }
+  constexpr int threads() const { return 32 * warps; }
+  // The cells of a thread, if they are dealt out one by one.
+  constexpr int rounds() const {
+    return (block_units * rows() + threads() - 1) / threads();
+  }
   constexpr int item_bytes() const { return 4 / items; }
   constexpr int all_units() const { return team * block_units; }
   constexpr bool has_bands() const { return slices > 1; }
@@ -188,8 +193,8 @@ struct Shape {
   }
   // The chunks of a step of the layer below that a thread of a stack fetches.
   constexpr int forward_thread_chunks() const {
-    return (rows() * all_units() / data_chunk_units() + 32 * warps - 1) /
-           (32 * warps);
+    return (rows() * all_units() / data_chunk_units() + threads() - 1) /
+           threads();
   }
   // The bytes that a block receives in a step.
   constexpr int forward_step_bytes() const {
@@ -220,6 +225,14 @@ struct Shape {
   constexpr int backward_warp_tiles() const {
     return backward_warp_groups() * group_tiles();
   }
+  // In clusters, a thread has the cells of so many neighbouring units. Where
+  // these are few, two blocks share a multiprocessor.
+  constexpr int backward_neighbours() const {
+    return has_warpgroups && is_cluster ? 2 : 1;
+  }
+  constexpr bool backward_has_few_cells() const {
+    return backward_neighbours() == 2 && row_tiles == 2 && rounds() <= 4;
+  }
   // A cluster's peers store partial sums to slots, one for each sender. This is
   // how many numbers one sequence takes in a slot.
   constexpr int backward_slot_pitch() const {
@@ -232,7 +245,7 @@ struct Shape {
     return rows() * block_units / data_chunk_units();
   }
   constexpr int backward_adders() const {
-    const int most = 32 * warps / backward_sender_chunks();
+    const int most = threads() / backward_sender_chunks();
     return most < 1 ? 1 : most < bands() ? most : bands();
   }
   constexpr int backward_slots_bytes() const {
@@ -275,6 +288,24 @@ struct Shape {
            kClearedRing * (team * backward_gates_step_bytes() + norm_bytes()) +
            ring_of_rows_bytes();
   }
+  // What stands above for either pass.
+  constexpr int warp_tiles(bool is_backward) const {
+    return is_backward ? backward_warp_tiles() : forward_warp_tiles();
+  }
+  constexpr int pairs(bool is_backward) const {
+    return is_backward ? backward_pairs() : forward_warp_pairs();
+  }
+  constexpr int step_bytes(bool is_backward) const {
+    return is_backward ? backward_step_bytes() : forward_step_bytes();
+  }
+  constexpr int shared_bytes(bool is_backward) const {
+    return is_backward ? backward_shared_bytes() : forward_shared_bytes();
+  }
+  constexpr int ring_bytes(bool is_backward) const {
+    return is_backward ? backward_ring_bytes() : forward_ring_bytes();
+  }
+
+ private:
   // The powers of rows of the weights, which a band's blocks tell each other.
   constexpr int ring_of_rows_bytes() const {
     return has_bands() && products == kHalves ? bands() * band_rows() * 4 : 0;

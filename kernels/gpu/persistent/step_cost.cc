@@ -1,0 +1,384 @@
+#include "kernels/gpu/persistent/step_cost.h"
+
+#include <algorithm>
+
+#include "kernels/ceil_div.h"
+
+namespace cudnn_rnn_tf {
+namespace persistent {
+namespace {
+
+// This is what the models know of an architecture.
+struct Architecture {
+  int number;  // As DeviceLimits has it.
+  // The cycles that a quarter of a multiprocessor takes for one MultiplyAdd,
+  // and for the same number of fused multiply-adds.
+  double product_cycles, fused_cycles;
+  // True if the registers of teams that are no clusters, and multiply directly,
+  // were fitted to the fastest kernels that were measured. Others have a
+  // margin, so that the compiler moves at most a few words to memory.
+  bool is_measured;
+};
+
+// Returns the newest known architecture that is not newer than the GPU's. The
+// cycles of a product for 9.0 were measured on an H200, and the others follow
+// from it by the throughput of tensor cores with float32 sums in NVIDIA's data
+// sheets. Of 8.6 and 8.9, data centers' GPUs have the cycles that stand here,
+// and GeForce GPUs twice as many. Those of fused multiply-adds follow from the
+// throughput of arithmetic instructions in the CUDA Programming Guide: 64 in a
+// cycle of a multiprocessor for 7.5 and 8.0, and 128 for the others.
+const Architecture& ArchitectureOf(const DeviceLimits& gpu) {
+  static constexpr Architecture kKnown[] = {
+      {75, 16.0, 64.0, false}, {80, 8.0, 64.0, false},  {86, 16.0, 32.0, false},
+      {89, 16.0, 32.0, false}, {90, 8.0, 32.0, true},   {100, 8.0, 32.0, false},
+      {103, 8.0, 32.0, false}, {120, 16.0, 32.0, false}};
+  const Architecture* found = kKnown;
+  for (const Architecture& known : kKnown) {
+    if (known.number <= gpu.architecture) found = &known;
+  }
+  return *found;
+}
+
+// The constants of a kind of team, of its forward and of its backward pass.
+struct Constants {
+  double wait, of_byte;  // Cycles of an exchange, and of each byte of it.
+  int registers, of_cell;
+};
+constexpr Constants kOfClusters[] = {{400.0, 0.1, 44, 26},
+                                     {400.0, 0.1, 48, 28}};
+constexpr Constants kOfGrids[] = {{2000.0, 0.04, 44, 26},
+                                  {1850.0, 0.12, 48, 28}};
+constexpr Constants kOfBands[] = {{2400.0, 0.1, 32, 32},
+                                  {3000.0, 0.08, 48, 28}};
+// Teams of warpgroups that are no clusters exchange as those above do.
+constexpr Constants kOfWideGrids[] = {{0.0, 0.0, 95, 8}, {0.0, 0.0, 100, 20}};
+
+// The registers for a thread's sums and, unless numbers are multiplied
+// directly, for what they are split into or for those of all sequences.
+int RegistersOfSums(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  const int of_tiles = 4 * step.tiles * shape.row_tiles;
+  if (shape.products == Shape::kFused) {
+    return 4 * of_tiles + 40 * shape.row_tiles;
+  }
+  const int sums = shape.Chains(step.tiles) * of_tiles;
+  return shape.products == Shape::kSplit
+             ? sums + 36 + (8 * step.tiles + 4) * (shape.row_tiles - 1)
+             : sums;
+}
+
+// The registers in which a thread receives parts of gradients, at most eight at
+// a time: 16 bytes and an address each, and their sums.
+int ReceivingRegisters(const Shape& shape) {
+  const int senders = CeilDiv(shape.bands(), shape.backward_adders());
+  return 7 * std::min(senders, 8) + shape.data_chunk_units();
+}
+
+// The registers that a thread takes for the norms of its cells: forward, theirs
+// and what is normalised; backward, also those of the next step, the gradients
+// and, of its units, the sums of the vectors' gradients. In teams that are no
+// clusters, it also has what it waits for.
+int RegistersOfNorms(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  if (shape.norms == 0) return 0;
+  const int units = shape.threads() % shape.block_units == 0 ? 1 : step.rounds;
+  return (shape.is_cluster ? 0 : 12) +
+         shape.norms * (step.is_backward ? 4 * units + 7 * step.rounds
+                                         : (shape.is_exact() ? 6 : 2) * units +
+                                               4 * step.rounds);
+}
+
+// The registers of a thread whose warp multiplies alone.
+int RegistersOfWarps(const TeamStep& step, const Constants& of) {
+  const Shape& shape = step.shape;
+  const int sums = RegistersOfSums(step);
+  const int others = of.registers + RegistersOfNorms(step);
+  const bool has_margin =
+      !shape.is_cluster &&
+      (shape.is_exact() || !ArchitectureOf(step.gpu).is_measured);
+  if (!step.is_backward) {
+    return others + of.of_cell * step.rounds + 8 * step.tiles + sums +
+           (shape.is_stack ? 9 * shape.forward_thread_chunks() : 0) +
+           (has_margin ? 16 : 0);
+  }
+  const int more_rows = shape.row_tiles - 1;
+  const int of_bands = !shape.has_bands()            ? 0
+                       : !has_margin                 ? 32
+                       : step.gpu.architecture < 100 ? 16
+                                                     : 48;
+  if (has_margin) {
+    constexpr int kMoreOfCell = 8;
+    return others + of_bands + std::max(sums, ReceivingRegisters(shape)) +
+           (of.of_cell + kMoreOfCell) * step.rounds +
+           4 * (step.tiles + more_rows);
+  }
+  const bool finds_powers =
+      shape.products == Shape::kHalves && !shape.has_bands();
+  return others + of_bands + sums + of.of_cell * step.rounds +
+         (finds_powers ? 12 * more_rows : 0);
+}
+
+double ClusterWait(const TeamStep& step, int bytes) {
+  const Shape& shape = step.shape;
+  // Without clusters, such a block exchanges with itself alone. No wait hides
+  // that its threads load and store for many cells; this was measured where an
+  // H200 imitates an A100.
+  if (!HasClusters(step.gpu)) return 2.0 * shape.block_units * shape.rows();
+  const Constants& of = kOfClusters[step.is_backward];
+  return of.wait + of.of_byte * bytes;
+}
+
+double GridWait(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  const Constants& of = kOfGrids[step.is_backward];
+  const int bytes = shape.step_bytes(step.is_backward);
+  if (!step.is_backward) {
+    const int rows = std::min(step.request.batch_size(), shape.rows());
+    return of.wait + of.of_byte * rows * bytes / shape.rows();
+  }
+  // There are fewer floats in a byte to add.
+  constexpr double kOfByteOfFloats = 0.09;
+  const bool is_tf32 = shape.data_bytes() == 4 && !shape.is_exact();
+  return of.wait + (is_tf32 ? kOfByteOfFloats : of.of_byte) * bytes;
+}
+
+double BandWait(const TeamStep& step) {
+  const Constants& of = kOfBands[step.is_backward];
+  return of.wait + of.of_byte * (step.is_backward
+                                     ? step.shape.backward_step_bytes()
+                                     : step.shape.forward_sums_step_bytes());
+}
+
+// The two exchanges of a cell that normalises. In other teams than clusters,
+// lanes fetch one part after the other, and take longer if some of them have
+// none. This was fitted to 60 divisions of 384 to 1024 units.
+double WaitOfNorms(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  if (shape.norms == 0) return 0.0;
+  if (shape.is_cluster) return 2.0 * ClusterWait(step, shape.norm_bytes() / 2);
+  const int parts = shape.norm_parts(), lanes = shape.row_lanes();
+  return 2.0 * (1500.0 * CeilDiv(parts, lanes) + 0.04 * shape.norm_bytes() +
+                (parts >= lanes     ? 0.0
+                 : step.is_backward ? 600.0 * step.rounds
+                                    : 2500.0 * step.rounds));
+}
+
+// The products of a quarter of a block's warps, and what all warps read of
+// operands in shared memory. With fused multiply-adds, lanes read all sequences
+// of a group.
+double Products(const TeamStep& step) {
+  return CeilDiv(step.shape.warps, 4) * 2.0 * step.pairs * step.tiles *
+         step.shape.row_tiles;
+}
+double SharedReads(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  const bool is_fused = shape.products == Shape::kFused;
+  return 4.0 * shape.warps *
+         (step.pairs * shape.row_tiles * (is_fused ? 4 : 1) +
+          (step.pairs - shape.resident_pairs) * step.tiles * 2);
+}
+
+// The cycles that a warpgroup's products take.
+double WideProducts(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  const double resident = shape.resident_pairs;
+  const double in_shared = step.pairs - resident;
+  const double of_column = shape.rows() / 4.0;
+  return CeilDiv(shape.warps, 4) * 2.0 * step.tiles *
+         (resident * 2.0 * of_column + in_shared * (16.0 + of_column));
+}
+
+// Products in float16 take powers of two. A backward pass finds the largest
+// gradient of each sequence, for which all warps meet unless one of them has
+// all cells of the sequence in the block.
+double Powers(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  if (shape.products != Shape::kHalves) return 0.0;
+  if (!step.is_backward) return 100.0 * step.rounds;
+  if (shape.block_units > 32 || 32 % shape.block_units != 0) {
+    return 400.0 + 200.0 * step.rounds;
+  }
+  return 100.0 + 40.0 * step.rounds +
+         40.0 * std::max(0, shape.team - 8) * shape.is_cluster;
+}
+
+// Of clusters, single blocks too, and of grids without bands.
+double WorkOfWarps(const TeamStep& step) {
+  // Split floats take three products of the tensor cores, and splitting them
+  // takes as long again: where an H100 ran the code of 8.0, a layer's steps
+  // took about as many cycles.
+  constexpr double kSplitProducts = 6.0;
+  const Shape& shape = step.shape;
+  const Architecture& architecture = ArchitectureOf(step.gpu);
+  const int quarter = CeilDiv(shape.warps, 4);
+  double work = 200.0 * step.rounds + 100.0 * (shape.splits - 1) +
+                120.0 * quarter + SharedReads(step) + Powers(step);
+  if (shape.products == Shape::kFused) {
+    // Lanes add the sums of each quad.
+    work += architecture.fused_cycles * Products(step) +
+            60.0 * quarter * step.tiles * shape.row_tiles;
+  } else {
+    work += architecture.product_cycles * Products(step) *
+            (shape.products == Shape::kSplit ? kSplitProducts : 1.0);
+  }
+  // The stages of a stack check whether each number of their inputs is there.
+  if (shape.is_stack) work += 300.0 * step.rounds - 150.0;
+  // A cell that normalises adds sums over lanes.
+  return work + 20.0 * shape.norms * shape.warps * step.rounds;
+}
+
+// The registers are full, so a warp's products wait for its loads, while those
+// of other warps go on.
+double WorkOfBands(const TeamStep& step) {
+  const double of_warp = Products(step) / CeilDiv(step.shape.warps, 4);
+  return 650.0 * step.rounds + 1.2 * SharedReads(step) + Powers(step) +
+         ArchitectureOf(step.gpu).product_cycles * of_warp *
+             (step.is_backward ? 3.7 : 2.0);
+}
+
+// Fitted to 24 layers of 384 to 2048 units, with a margin for others. Threads
+// of many cells lack registers.
+double WorkOfWideGrids(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  const double wide = WideProducts(step), rounds = step.rounds;
+  const double margin = shape.products == Shape::kHalves ? 500.0 : 0.0;
+  return Powers(step) +
+         (!step.is_backward   ? wide + 1000.0 + 205.0 * rounds * rounds
+          : shape.has_bands() ? 2.0 * wide + 450.0 * rounds
+                              : 1.2 * wide + 100.0 * rounds + margin);
+}
+
+// Fitted to 20 runs of 128 and 256 units with 640 and 2048 sequences. More than
+// two tiles backward were not measured.
+double WorkOfWideClusters(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  const bool halves = shape.products == Shape::kHalves;
+  const double cells = shape.warps * step.rounds;
+  const double squares = step.rounds * step.rounds;
+  const double wide = WideProducts(step);
+  if (step.is_backward) {
+    return wide + (step.tiles > 2 ? 100.0 : halves ? 60.0 : 40.0) * cells;
+  }
+  if (shape.forward_neighbours() == 1) {
+    return wide + 300.0 + Powers(step) + 12.0 * squares +
+           (halves ? 48.0 : 30.0) * cells;
+  }
+  const double of_gates = (step.request.problem.spec.num_gates() + 1) / 5.0;
+  return wide + 300.0 + of_gates * (2.4 * Powers(step) + 27.0 * squares);
+}
+
+// Tells whether all warps, each with so many tiles or groups of them, have
+// some.
+bool FillsWarps(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  return (step.is_backward
+              ? CeilDiv(shape.backward_groups(), shape.backward_warp_groups())
+              : CeilDiv(shape.forward_tiles(), step.tiles) * shape.splits) >=
+         shape.warps;
+}
+
+StepCost CostOfClusters(const TeamStep& step) {
+  return {FillsWarps(step),
+          RegistersOfWarps(step, kOfClusters[step.is_backward]),
+          ClusterWait(step, step.shape.step_bytes(step.is_backward)) +
+              WaitOfNorms(step)};
+}
+
+StepCost CostOfGrids(const TeamStep& step) {
+  return {FillsWarps(step), RegistersOfWarps(step, kOfGrids[step.is_backward]),
+          GridWait(step) + WaitOfNorms(step)};
+}
+
+StepCost CostOfBands(const TeamStep& step) {
+  return {FillsWarps(step), RegistersOfWarps(step, kOfBands[step.is_backward]),
+          BandWait(step)};
+}
+
+StepCost CostOfWideClusters(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  const double wait = ClusterWait(step, shape.step_bytes(step.is_backward));
+  if (step.is_backward) {
+    const int useful =
+        CeilDiv(shape.backward_groups(), shape.backward_warp_groups());
+    const bool has_one_unit = shape.threads() % shape.block_units == 0;
+    return {2 * useful >= shape.warps,
+            shape.backward_has_few_cells()
+                ? 128
+                : 155 + (has_one_unit ? 10 : 12) * step.rounds,
+            wait};
+  }
+  const int neighbours = shape.forward_neighbours();
+  return {shape.block_units <= 8 * neighbours * shape.warps &&
+              CeilDiv(shape.block_units, 32 * neighbours) * 4 >= shape.warps,
+          neighbours == 1           ? 64 + 32 * shape.row_tiles
+          : shape.data_bytes() == 2 ? 60 + 38 * shape.row_tiles
+                                    : 58 + 50 * shape.row_tiles,
+          wait};
+}
+
+StepCost CostOfWideGrids(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  const Constants& of = kOfWideGrids[step.is_backward];
+  const int registers = of.registers + of.of_cell * step.rounds;
+  if (step.is_backward) {
+    // A warpgroup is slow if some of its warps have fewer tiles than others.
+    return {shape.backward_groups() % shape.warps == 0,
+            registers + 8 * shape.row_tiles,
+            shape.has_bands() ? BandWait(step) : GridWait(step)};
+  }
+  return {FillsWarps(step), registers + RegistersOfSums(step), GridWait(step)};
+}
+
+// A kind of team. A cluster may be a single block.
+struct Kind {
+  StepCost (*cost)(const TeamStep& step);
+  double (*work)(const TeamStep& step);  // The cycles that are no waits.
+  // Blocks that share a multiprocessor wait at the same time, but work one
+  // after the other, or partly so if each has few warps that wait for memory.
+  double work_of_others = 1.0;
+};
+Kind KindOf(const Shape& shape) {
+  if (shape.has_warpgroups) {
+    return shape.is_cluster ? Kind{CostOfWideClusters, WorkOfWideClusters, 0.75}
+                            : Kind{CostOfWideGrids, WorkOfWideGrids};
+  }
+  return shape.is_cluster    ? Kind{CostOfClusters, WorkOfWarps}
+         : shape.has_bands() ? Kind{CostOfBands, WorkOfBands}
+                             : Kind{CostOfGrids, WorkOfWarps};
+}
+
+}  // namespace
+
+StepCost CostOf(const TeamStep& step) { return KindOf(step.shape).cost(step); }
+
+// Clusters of four blocks and more leave some multiprocessors of each group of
+// the chip idle.
+int TeamsAtOnce(const DeviceLimits& gpu, const Shape& shape) {
+  const bool uses_all = !shape.is_cluster || shape.team < 4;
+  const int usable = uses_all          ? gpu.multiprocessors
+                     : shape.team < 16 ? gpu.multiprocessors * 10 / 11
+                                       : gpu.multiprocessors * 17 / 20;
+  return std::max(1, usable / shape.team);
+}
+
+double Cycles(const TeamStep& step, const StepCost& cost) {
+  const Shape& shape = step.shape;
+  const DeviceLimits& gpu = step.gpu;
+  const Kind kind = KindOf(shape);
+  const int registers =
+      CeilDiv(cost.registers + 8 * step.tiles * shape.resident_pairs, 8) * 8;
+  const int room =
+      std::min(gpu.registers / (shape.threads() * registers),
+               BlocksWithMemory(gpu, shape.shared_bytes(step.is_backward)));
+  const int teams = CeilDiv(step.request.batch_size(), shape.rows()) *
+                    static_cast<int>(step.request.problem.spec.num_dirs()) *
+                    shape.Stages(step.request.num_layers);
+  const int turns = CeilDiv(teams, TeamsAtOnce(gpu, shape));
+  const int together = std::clamp(room, 1, turns);
+  return CeilDiv(turns, together) *
+         (cost.wait +
+          (1.0 + kind.work_of_others * (together - 1)) * kind.work(step));
+}
+
+}  // namespace persistent
+}  // namespace cudnn_rnn_tf
