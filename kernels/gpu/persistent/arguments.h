@@ -27,8 +27,8 @@ struct Sequences {
   const int* order;
   int batch, steps;
   int time_stride, batch_stride;
-  // [rows], true where a segment of a sequence begins; null without resets.
-  const bool* resets = nullptr;
+  // [rows], not 0 where a segment of a sequence begins; null without resets.
+  const char* resets = nullptr;
 };
 
 // Lengths that the host knows, as an argument of a kernel. An argument is

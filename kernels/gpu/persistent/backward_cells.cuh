@@ -73,6 +73,7 @@ class BackwardCells : public OwnCells<Cell> {
     for (int round = 0; round < kRounds; ++round) {
       const Sequence sequence = Begin(round, my_.vectors);
       carry_h_[round] = carry_c_[round] = 0.0f;
+      is_anew_[round] = false;
       if (round < kOwnUnits) ClearSums(round, 0.0f);
       if (sequence.b < 0) continue;
       const long long at = sequence.b * all_.state_stride + unit_of[round];
@@ -95,12 +96,13 @@ class BackwardCells : public OwnCells<Cell> {
       InputsOf<Together>& in = inputs_[round / kTogether];
       in = {};
       loaded_[round] = {};
+      resets_[round / kTogether] = 0;
       if (step < 0 || !Has(round, step)) continue;
       const long long row = RowAt(round, step);
       const int unit = unit_of[round];
       const long long first_state =
           step > 0 ? 0 : SequenceOf(round).b * all_.state_stride;
-      const bool is_anew = StartsAnew(round, step);
+      resets_[round / kTogether] = LoadReset(round, step);
       const auto load = [unit](const void* items, long long at) {
         return *reinterpret_cast<const Together*>(
             static_cast<const Item*>(items) + at + unit);
@@ -115,7 +117,6 @@ class BackwardCells : public OwnCells<Cell> {
         in.c = load(my_.cells, row * NUM_UNITS);
         in.c_before = step > 0 ? load(my_.cells, (row - row_step) * NUM_UNITS)
                                : load(my_.first_c, first_state);
-        if (is_anew) in.c_before = {};
         // Only the last layer has the caller's cell states.
         if (kCellSequencesPitch > 0 && my_.all_c_backprop != nullptr) {
           in.c_backprop = load(my_.all_c_backprop, row * kCellSequencesPitch);
@@ -125,7 +126,6 @@ class BackwardCells : public OwnCells<Cell> {
         in.h_before =
             step > 0 ? load(my_.output, (row - row_step) * all_.output_stride)
                      : load(my_.first_h, first_state);
-        if (is_anew) in.h_before = {};
       }
     }
   }
@@ -133,8 +133,11 @@ class BackwardCells : public OwnCells<Cell> {
   void Prepare() {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      const CellInputs in =
+      CellInputs in =
           InputsOfCell(inputs_[round / kTogether], round % kTogether);
+      is_next_anew_[round] = is_anew_[round];
+      is_anew_[round] = resets_[round / kTogether] != 0;
+      if (is_anew_[round]) in.h_before = in.c_before = FromFloat(0.0f);
       cell_step_.Prepare(round, in, loaded_[round],
                          functions[round % kOwnUnits]);
       output_backprop_[round] = ToFloat(in.output_backprop);
@@ -150,7 +153,7 @@ class BackwardCells : public OwnCells<Cell> {
       if (!cell.exists) continue;
       float dh = carry_h_[round];
       parts.Add(turn, cell, &dh);
-      if (StartsAnew(round, step + 1)) dh = carry_c_[round] = 0.0f;
+      if (is_next_anew_[round]) dh = carry_c_[round] = 0.0f;
       if (step < 0) {
         carry_h_[round] = dh;
         continue;
@@ -249,6 +252,9 @@ class BackwardCells : public OwnCells<Cell> {
   // thread's units, the sums of their gates' gradients.
   float carry_h_[kRounds], carry_c_[kRounds], bias_sums_[kOwnUnits][kSlots];
   InputsOf<Together> inputs_[kRounds / kTogether];
+  char resets_[kRounds / kTogether];
+  // Of the step that is computed, and of the one after it.
+  bool is_anew_[kRounds], is_next_anew_[kRounds];
   CellStep::Loaded loaded_[kRounds];
   float output_backprop_[kRounds], c_backprop_[kRounds];
   float of_slots_[kRounds][kSlots];

@@ -154,9 +154,12 @@ struct OwnCells {
   long long RowAt(int round, int step) const {
     return row_of[round] + step * row_step;
   }
-  bool StartsAnew(int round, int step) const {
-    return kHasResets && Has(round, step) &&
-           ::StartsAnew(sequences, step, RowAt(round, step), is_reversed);
+  // Loads whether a cell starts anew at a step. It is to be read a step later:
+  // each step's barrier empties the nearest cache, so a load takes long.
+  char LoadReset(int round, int step) const {
+    return kHasResets && Has(round, step)
+               ? StartsAnew(sequences, step, RowAt(round, step), is_reversed)
+               : 0;
   }
 };
 

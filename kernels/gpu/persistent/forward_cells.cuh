@@ -78,14 +78,16 @@ class ForwardCells : public OwnCells<Cell> {
   // that are loaded ahead.
   void LoadFirstInputs() {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) LoadInputs(i, inputs_[i]);
+    for (int i = 0; i < kAhead; ++i) LoadInputs(i, i);
   }
-  void LoadInputs(int step, Together (*to)[kGates]) const {
+  void LoadInputs(int step, int ahead) {
 #pragma unroll
     for (int round = 0; round < kRounds; round += kTogether) {
+      const int at = round / kTogether;
+      resets_[ahead][at] = LoadReset(round, step);
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
-        Together& numbers = to[round / kTogether][gate];
+        Together& numbers = inputs_[ahead][at][gate];
         numbers = {};
         if (!Has(round, step)) continue;
         Item* const from = &GateAt(round, step, gate);
@@ -101,20 +103,20 @@ class ForwardCells : public OwnCells<Cell> {
   // warpgroups, the compiler does not move them before the product.
   void LoadNext(int step) {
     if (Weights::kLoadsLate && IS_CLUSTER) SynchronizeWarp();
-    LoadInputs(step + kAhead, inputs_[kAhead - 1]);
+    LoadInputs(step + kAhead, kAhead - 1);
   }
   // Begins the sums of a step with the biases and what was loaded for it.
   void TakeInputs(int step) {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      is_anew_[round] = StartsAnew(round, step);
+      const int at = round / kTogether;
+      is_anew_[round] = resets_[0][at] != 0;
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
         z_[round][slot] = bias_[round % kOwnUnits][slot];
       }
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
-        const int at = round / kTogether;
         if (stage_.is_upper && Has(round, step)) {
           Receive(&GateAt(round, step, gate),
                   reinterpret_cast<Item*>(&inputs_[0][at][gate]));
@@ -124,6 +126,10 @@ class ForwardCells : public OwnCells<Cell> {
         for (int ahead = 1; ahead < kAhead; ++ahead) {
           inputs_[ahead - 1][at][gate] = inputs_[ahead][at][gate];
         }
+      }
+#pragma unroll
+      for (int ahead = 1; ahead < kAhead; ++ahead) {
+        resets_[ahead - 1][at] = resets_[ahead][at];
       }
     }
   }
@@ -276,6 +282,7 @@ class ForwardCells : public OwnCells<Cell> {
   bool is_anew_[kRounds];
   // Of this step and of the next ones.
   Together inputs_[kAhead][kRounds / kTogether][kGates];
+  char resets_[kAhead][kRounds / kTogether];
 };
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_FORWARD_CELLS_CUH_

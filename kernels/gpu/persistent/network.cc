@@ -217,7 +217,7 @@ Sequences Network::SequencesOf(const int* lengths, const int* order,
           steps,
           time_stride,
           batch_stride,
-          static_cast<const bool*>(resets)};
+          static_cast<const char*>(resets)};
 }
 
 RnnStatus Network::StoreLengthsAndSeed(const Handles& handles,

@@ -23,12 +23,12 @@ static Step StepOfRow(const Sequences& all, int row) {
 }
 
 // Tells whether a direction starts anew at a step that a sequence has, which is
-// in this row. A reversed one does at a segment's last step.
-[[maybe_unused]] static bool StartsAnew(const Sequences& all, int step,
+// in this row, by a number that is not 0 if so. A reversed one does at a
+// segment's last step.
+[[maybe_unused]] static char StartsAnew(const Sequences& all, int step,
                                         long long row, bool is_reversed) {
-  if (all.resets == nullptr) return false;
-  if (is_reversed) return step > 0 && all.resets[row + all.time_stride];
-  return all.resets[row];
+  if (all.resets == nullptr || (is_reversed && step == 0)) return 0;
+  return all.resets[is_reversed ? row + all.time_stride : row];
 }
 
 // The value of everything that is computed of a sequence whose length is out of
