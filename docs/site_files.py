@@ -69,7 +69,8 @@ def on_page_markdown(
 ) -> str:
     source = pathlib.Path(page.file.abs_src_path).resolve()
     if page.file.src_uri.startswith(LATER):
-        page.meta.setdefault("search", {"boost": 0.02})
+        # Words of a title count a thousand times as much as those of a text.
+        page.meta.setdefault("search", {"boost": 1e-4})
 
     def adapted(link: re.Match[str]) -> str:
         target = (source.parent / link[0]).resolve()

@@ -27,6 +27,7 @@ WIDTHS = (1280, 390)
 CONTRAST = 3
 # The search finds these pages first.
 FIRST = {"accelerate": "api/keras.html", "convert": "guides/files.html"}
+FIRST |= {"padding": "guides/lengths.html"}
 SECONDS = 400
 NOTES_ERRORS = b"""<script>
 window.notes = [];

@@ -47,7 +47,9 @@ crnn.keras.LSTM(32).runs_fused.not_in_training.upper()
 crnn.keras.LSTM(32).runs_fused.upper()  # error
 crnn.keras.GRU(32).runs_fused.upper()  # error
 crnn.keras.SimpleRNN(32).runs_fused.upper()  # error
+crnn.keras.CuDNNLSTM()  # error
 crnn.native.ParamLayout("lstm", 1, 32)  # error
+crnn.native.ParamLayout("lsmt", 1, 32, 16)  # error
 crnn.native.ParamLayout("lstm", 1, 32, 16).size.bit_length()
 """
 

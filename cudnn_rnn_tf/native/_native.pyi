@@ -1,8 +1,10 @@
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from cudnn_rnn_tf.config import Activation, BiasMode, Direction, InputMode, RnnMode
 
 # CMakeLists.txt compiles module.cc into this module.
 compiler_version: str
@@ -10,19 +12,19 @@ compiler_version: str
 class ParamLayout:
     def __init__(
         self,
-        rnn_mode: str,
+        rnn_mode: RnnMode,
         num_layers: int,
         num_units: int,
         input_size: int,
-        input_mode: str = "linear_input",
-        direction: str = "unidirectional",
-        bias_mode: str = "double",
+        input_mode: InputMode = "linear_input",
+        direction: Direction = "unidirectional",
+        bias_mode: BiasMode = "double",
         num_proj: int = 0,
         dropout: float = 0.0,
         cell_clip: float = 0.0,
         recurrent_dropout: float = 0.0,
-        activation: str = "",
-        recurrent_activation: str = "",
+        activation: Activation | Literal[""] = "",
+        recurrent_activation: Activation | Literal[""] = "",
         layer_norm_epsilon: float = 1e-12,
         zoneout: float = 0.0,
         cell_zoneout: float = 0.0,
