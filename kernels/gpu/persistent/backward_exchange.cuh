@@ -19,19 +19,19 @@ constexpr int kAdders = kShape.backward_adders();
 constexpr int kSliceUnits = kShape.slice_units();
 // The units whose sums a lane has at once.
 constexpr int kLaneUnits = kShape.data_chunk_units();
-constexpr int kNeighbours = WARPGROUPS && IS_CLUSTER ? 2 : 1;
-constexpr int kLanesOfRow = Shape::LanesOf(BLOCK_UNITS / kNeighbours);
-constexpr bool kIsInWarp = kLanesOfRow * kNeighbours == BLOCK_UNITS;
+constexpr int kNeighbours = kShape.backward_neighbours();
+constexpr int kLanesOfRow = kShape.backward_row_lanes();
+constexpr bool kIsInWarp = kShape.backward_is_in_warp();
 // With more tiles at once, there are too few registers for their sums.
 using Weights = decltype(WeightsOfShape<kPairs, kTiles, 1, 2>());
 using Cell = DealtCell</*kInTiles=*/false, kNeighbours>;
 constexpr int kRounds = Cell::kRounds, kOwnUnits = Cell::kOwnUnits;
 constexpr int kTogether = Cell::kTogether;
 using Together = Neighbours<kTogether>;
-// Two blocks of few cells share a multiprocessor, as division.cc has it, where
-// the compiler would take a few registers too many.
-constexpr bool kIsSmall = kNeighbours == 2 && WARPS == 8 && ROW_TILES == 2 &&
-                          kRounds <= 4 && RESIDENT_PAIRS == 0;
+// Where two blocks share a multiprocessor, the compiler would take a few
+// registers too many.
+constexpr bool kIsSmall =
+    kShape.backward_has_few_cells() && WARPS == 8 && RESIDENT_PAIRS == 0;
 static_assert(kThreads >= kRows, "a thread clears the maxima of a row");
 
 // The block's shared memory.
@@ -81,26 +81,81 @@ static float LargestOfRow(float number) {
 }
 
 // The parts of the gradient of h, which each block computes for all units, or
-// for those of its slice. A turn's parts are received in the next one.
-class GradientParts {
+// for those of its slice. A turn's parts are received in the next one. What a
+// transport has no part in, does nothing.
+class Parts {
  public:
-  GradientParts(const Thread& me, const BackwardMemory& memory, char* ring)
-      : me_(me), memory_(memory), ring_(ring) {}
-  char* ring_end() const { return ring_.end(); }
-  void EndShare(int steps) { ring_.EndShare(steps); }
-  void Arm() const {
-    ArmBarrier(memory_.barriers, kShape.backward_step_bytes());
-    ArmBarrier(memory_.barriers + 1, kShape.backward_step_bytes());
-  }
+  Parts(const Thread& me, const BackwardMemory& memory)
+      : me_(me), memory_(memory) {}
   // The rows of a group's tiles are dealt so that a pair of lanes, each with
   // the rows g and g + 8, has consecutive units of the slice, four of each
   // tile.
   int FirstUnitOf(int group, int quad) const {
     return ((me_.warp * kGroups + group) * 4 + quad) * kLaneUnits;
   }
+  char* ring_end() const { return nullptr; }
+  void Arm() const {}
+  void Join() const {}
+  void Await(int) const {}
+  void Receive(int) const {}
+  void EndShare(int) {}
+  void Leave() const {}
+
+ protected:
+  // Calls send(group, row, unit, chunk) with a lane's sums of a turn, of the
+  // tiles from the first one on. `power_of(row)` is what the row's gradients
+  // were divided by.
+  template <typename PowerOfSums, typename SendChunk>
+  void ForChunks(int first, const Weights::Sums& sums,
+                 const PowerOfSums& power_of, const SendChunk& send) const {
+    const int is_odd = me_.g % 2, quad = me_.g / 2;
+#pragma unroll
+    for (int n = 0; n < ROW_TILES; ++n) {
+      const int row = n * 8 + 2 * me_.t + is_odd;
+#pragma unroll
+      for (int i = 0; i < Weights::kAtOnce / kItems; ++i) {
+        const int group = first / kItems + i;
+        if (group >= kGroups) continue;
+        Chunk chunk;
+#pragma unroll
+        for (int j = 0; j < kItems; ++j) {
+          float sum[4];
+          sums[n][i * kItems + j].Total(me_.lane, sum);
+          const float other = ShuffleXor(is_odd ? sum[0] : sum[1], 4);
+          const float far = ShuffleXor(is_odd ? sum[2] : sum[3], 4);
+          float of_units[4] = {is_odd ? other : sum[0], is_odd ? far : sum[2],
+                               is_odd ? sum[1] : other, is_odd ? sum[3] : far};
+#pragma unroll
+          for (int k = 0; kHasPowers && k < 4; ++k) {
+            of_units[k] *= kOfProduct * power_of(row);
+          }
+#pragma unroll
+          for (int k = 0; k < 4 / kItems; ++k) {
+            chunk.word[j * (4 / kItems) + k] = ToWord(of_units + k * kItems);
+          }
+        }
+        const int unit =
+            FirstUnitOf(group, kHasPowers ? Recomputed(quad) : quad);
+        if (unit < kSliceUnits) send(group, row, unit, chunk);
+      }
+    }
+  }
+
+  const Thread& me_;
+  const BackwardMemory& memory_;
+};
+
+// In a cluster, blocks store parts to their owners' shared memory.
+class ClusterParts : public Parts {
+ public:
+  ClusterParts(const Thread& me, const BackwardMemory& memory, char*)
+      : Parts(me, memory) {}
+  void Arm() const {
+    ArmBarrier(memory_.barriers, kShape.backward_step_bytes());
+    ArmBarrier(memory_.barriers + 1, kShape.backward_step_bytes());
+  }
   // From here on peers may store to this block.
   void Join() {
-    if (!IS_CLUSTER) return;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       const int unit = FirstUnitOf(group, me_.g / 2);
@@ -109,18 +164,55 @@ class GradientParts {
     }
     SynchronizeCluster();
   }
-
-  // In a cluster, waits for the parts of the turn before.
+  // Waits for the parts of the turn before.
   void Await(int turn) const {
-    if (turn == 0 || !IS_CLUSTER) return;
+    if (turn == 0) return;
     Barrier* const barrier = memory_.barriers + turn % 2;
     WaitForBarrier(barrier, (turn - 1) / 2 % 2);
     if (me_.index == 0) ArmBarrier(barrier, kShape.backward_step_bytes());
   }
-  // In another team, receives them: each thread adds the same chunk of some
-  // senders, in the senders' order. There is one in each band.
+  // Adds the parts for a cell to `dh`, in a fixed order.
+  void Add(int turn, const Cell& cell, float* dh) const {
+    if (turn == 0) return;
+    const Item* const part = memory_.parts +
+                             turn % 2 * TEAM * kRows * kSlotPitch +
+                             cell.row * kSlotPitch + cell.unit;
+#pragma unroll
+    for (int peer = 0; peer < TEAM; ++peer) {
+      *dh += ToFloat(part[peer * kRows * kSlotPitch]);
+    }
+  }
+  template <typename PowerOfSums>
+  void Send(int turn, int first, const Weights::Sums& sums,
+            const PowerOfSums& power_of) const {
+    const int next = (turn + 1) % 2;
+    ForChunks(first, sums, power_of,
+              [&](int group, int row, int unit, const Chunk& chunk) {
+                Item* const to =
+                    memory_.parts +
+                    ((next * TEAM + me_.rank) * kRows + row) * kSlotPitch +
+                    unit % BLOCK_UNITS;
+                StoreToPeer(peers_[group], to, memory_.barriers + next, chunk);
+              });
+  }
+  // A block's shared memory must outlive its peers' stores to it.
+  void Leave() const { SynchronizeCluster(); }
+
+ private:
+  PeerMemory peers_[kGroups];
+};
+
+// In another team, they send parts through a ring, and the owners' threads add
+// the same chunk of some senders each, of which there is one in each band.
+class GridParts : public Parts {
+ public:
+  GridParts(const Thread& me, const BackwardMemory& memory, char* ring)
+      : Parts(me, memory), ring_(ring) {}
+  char* ring_end() const { return ring_.end(); }
+  void EndShare(int steps) { ring_.EndShare(steps); }
+  // Receives the parts of the turn before, in the senders' order.
   void Receive(int turn) const {
-    if (turn == 0 || IS_CLUSTER) return;
+    if (turn == 0) return;
     constexpr int kChunks = kShape.backward_sender_chunks();
     constexpr int kSenders = (kShape.bands() + kAdders - 1) / kAdders;
     constexpr int kAtOnce = kSenders < 8 ? kSenders : 8;
@@ -163,91 +255,40 @@ class GradientParts {
       // The chunks of a sender are in order, row by row.
 #pragma unroll
       for (int i = 0; i < kLaneUnits; i += 2) {
-        StorePair(reinterpret_cast<float*>(memory_.parts) +
-                      (adder * kChunks + chunk_of_sender) * kLaneUnits + i,
+        StorePair(Sums() + (adder * kChunks + chunk_of_sender) * kLaneUnits + i,
                   sums[i], sums[i + 1]);
       }
     }
     SynchronizeBlock();
   }
-  // Adds the parts for a cell to `dh`, in a fixed order.
   void Add(int turn, const Cell& cell, float* dh) const {
     if (turn == 0) return;
-    if (!IS_CLUSTER) {
 #pragma unroll
-      for (int adder = 0; adder < kAdders; ++adder) {
-        *dh += reinterpret_cast<const float*>(
-            memory_
-                .parts)[(adder * kRows + cell.row) * BLOCK_UNITS + cell.unit];
-      }
-      return;
-    }
-    const Item* const part = memory_.parts +
-                             turn % 2 * TEAM * kRows * kSlotPitch +
-                             cell.row * kSlotPitch + cell.unit;
-#pragma unroll
-    for (int peer = 0; peer < TEAM; ++peer) {
-      *dh += ToFloat(part[peer * kRows * kSlotPitch]);
+    for (int adder = 0; adder < kAdders; ++adder) {
+      *dh += Sums()[(adder * kRows + cell.row) * BLOCK_UNITS + cell.unit];
     }
   }
-  // Sends a lane's sums of a turn, of the tiles from the first one on.
-  // `power_of(row)` is what the row's gradients were divided by.
   template <typename PowerOfSums>
   void Send(int turn, int first, const Weights::Sums& sums,
             const PowerOfSums& power_of) const {
-    const int is_odd = me_.g % 2, quad = me_.g / 2, next = (turn + 1) % 2;
-#pragma unroll
-    for (int n = 0; n < ROW_TILES; ++n) {
-      const int row = n * 8 + 2 * me_.t + is_odd;
-#pragma unroll
-      for (int i = 0; i < Weights::kAtOnce / kItems; ++i) {
-        const int group = first / kItems + i;
-        if (group >= kGroups) continue;
-        Chunk chunk;
-#pragma unroll
-        for (int j = 0; j < kItems; ++j) {
-          float sum[4];
-          sums[n][i * kItems + j].Total(me_.lane, sum);
-          const float other = ShuffleXor(is_odd ? sum[0] : sum[1], 4);
-          const float far = ShuffleXor(is_odd ? sum[2] : sum[3], 4);
-          float of_units[4] = {is_odd ? other : sum[0], is_odd ? far : sum[2],
-                               is_odd ? sum[1] : other, is_odd ? sum[3] : far};
-#pragma unroll
-          for (int k = 0; kHasPowers && k < 4; ++k) {
-            of_units[k] *= kOfProduct * power_of(row);
-          }
-#pragma unroll
-          for (int k = 0; k < 4 / kItems; ++k) {
-            chunk.word[j * (4 / kItems) + k] = ToWord(of_units + k * kItems);
-          }
-        }
-        const int unit =
-            FirstUnitOf(group, kHasPowers ? Recomputed(quad) : quad);
-        if (unit >= kSliceUnits) continue;
-        if (IS_CLUSTER) {
-          Item* const to =
-              memory_.parts +
-              ((next * TEAM + me_.rank) * kRows + row) * kSlotPitch +
-              unit % BLOCK_UNITS;
-          StoreToPeer(peers_[group], to, memory_.barriers + next, chunk);
-        } else {
-          ring_.Mark(turn, &chunk);
-          const int owner = me_.slice * kShape.bands() + unit / BLOCK_UNITS;
-          Item* const to = reinterpret_cast<Item*>(ring_.PlaceOf(turn, owner)) +
-                           (me_.band * kRows + row) * BLOCK_UNITS +
-                           unit % BLOCK_UNITS;
-          StoreForOthers(to, chunk);
-        }
-      }
-    }
+    ForChunks(first, sums, power_of, [&](int, int row, int unit, Chunk& chunk) {
+      ring_.Mark(turn, &chunk);
+      const int owner = me_.slice * kShape.bands() + unit / BLOCK_UNITS;
+      StoreForOthers(reinterpret_cast<Item*>(ring_.PlaceOf(turn, owner)) +
+                         (me_.band * kRows + row) * BLOCK_UNITS +
+                         unit % BLOCK_UNITS,
+                     chunk);
+    });
   }
 
  private:
-  const Thread& me_;
-  const BackwardMemory& memory_;
+  // Those of the adders.
+  float* Sums() const { return reinterpret_cast<float*>(memory_.parts); }
+
   MarkedRing<kShape.backward_step_bytes()> ring_;
-  PeerMemory peers_[kGroups];
 };
+
+using GradientParts = OfTransport<ClusterParts, GridParts>::Type;
 
 // Stores the numbers of a chunk, two units with four slots each in 16 bits,
 // with SLOTS slots to a unit.

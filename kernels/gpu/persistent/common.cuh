@@ -31,7 +31,7 @@ constexpr long long kCellSequencesPitch = CELL_SEQUENCES * NUM_UNITS;
 constexpr long long kCellSequencesPitch = 0;
 #endif
 
-constexpr int kThreads = 32 * WARPS;
+constexpr int kThreads = kShape.threads();
 constexpr int kRows = kShape.rows();
 constexpr bool kHasBands = kShape.has_bands();
 

@@ -1,4 +1,6 @@
-// The exchange between the blocks of a team that is no cluster. It goes through
+// The exchange between the blocks of a team. In a cluster, they store to each
+// other's shared memory, and barriers there count what has arrived: device.cuh
+// has the functions. This file is for other teams, which exchange through
 // memory, which the L2 cache holds. Chunks are stored and loaded as a whole,
 // and a chunk's words tell whether it is the one that is waited for, so there
 // are no flags, which would take a second trip. Places are used again, in
@@ -7,6 +9,17 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_EXCHANGE_CUH_
 
 #include "common.cuh"
+
+// `Type` is the first class for teams that are clusters, and the second one for
+// others.
+template <typename Cluster, typename Grid, bool is_cluster = IS_CLUSTER>
+struct OfTransport {
+  using Type = Cluster;
+};
+template <typename Cluster, typename Grid>
+struct OfTransport<Cluster, Grid, false> {
+  using Type = Grid;
+};
 
 // A poll takes about half a microsecond, so this is some seconds. The blocks of
 // a team run at the same time, so a longer wait means that something is wrong.

@@ -175,6 +175,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     cell_step.EndShare(steps);
     first_row = FirstRowOf(++share);
   } while (!IS_CLUSTER && first_row < all.sequences.batch);
-  // A block's shared memory must outlive its peers' stores to it.
-  if (IS_CLUSTER) SynchronizeCluster();
+  states.Leave();
 }

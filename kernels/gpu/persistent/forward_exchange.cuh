@@ -82,15 +82,11 @@ static Chunk ChunkOfLanes(const Word (&words)[4], int lane, int stride) {
 }
 
 // The h of a team's sequences, of which each block computes that of its units.
-class TeamStates {
+// What a transport has no part in, does nothing.
+class States {
  public:
-  TeamStates(const Thread& me, const ForwardMemory& memory, char* ring)
-      : me_(me), memory_(memory), ring_(ring) {}
-  char* ring_end() const { return ring_.end(); }
-  // What a step's products read.
-  char* Numbers(int step) const {
-    return memory_.states + (IS_CLUSTER ? step % 2 : 0) * kCopy;
-  }
+  States(const Thread& me, const ForwardMemory& memory)
+      : me_(me), memory_(memory) {}
 
   // Sets the states before the first step, [batch, stride]; `first` is null if
   // there are none. `bounds` are those by which sequences have their powers.
@@ -129,16 +125,48 @@ class TeamStates {
           ToOperands(values);
     }
   }
+  char* ring_end() const { return nullptr; }
+  void Arm() const {}
+  void Await(int) const {}
+  void Receive(int, int) const {}
+  void SendAll(int, const float*) const {}
+  void EndStep(int) const {}
+  void EndShare(int) {}
+  void Leave() const {}
+
+ protected:
+  // The lanes that have the same 16 bytes of h.
+  static constexpr int kLanes = kShape.chunk_units();
+
+  // Returns the 16 bytes of h that the lane of a cell shares with its
+  // neighbours. Lanes without a cell take part in the shuffles, too.
+  Chunk ChunkOf(const Cell& cell, float h) const {
+    const float power = cell.exists ? memory_.PowerOf(cell.row) : 1.0f;
+    return Gather(kHasPowers ? ScaleOf(power) * h : h, me_.lane);
+  }
+  int UnitOf(const Cell& cell) const {
+    return me_.rank * BLOCK_UNITS + cell.unit;
+  }
+
+  const Thread& me_;
+  const ForwardMemory& memory_;
+  int rows_ = 0;  // Those of sequences, in the share.
+};
+
+// In a cluster, blocks store to the peers' copy of h for the next step while
+// these read the other one.
+class ClusterStates : public States {
+ public:
+  ClusterStates(const Thread& me, const ForwardMemory& memory, char*)
+      : States(me, memory) {}
+  // What a step's products read.
+  char* Numbers(int step) const { return memory_.states + step % 2 * kCopy; }
   void Arm() const {
     ArmBarrier(memory_.barriers, kShape.forward_step_bytes());
     ArmBarrier(memory_.barriers + 1, kShape.forward_step_bytes());
   }
   // From here on peers may store to this block.
   void Join() {
-    if (!IS_CLUSTER) {
-      Weights::SynchronizeOperands();
-      return;
-    }
 #pragma unroll
     for (int i = 0; i < kPeers; ++i) {
       const int peer = i * kLanes + me_.lane % kLanes;
@@ -147,77 +175,27 @@ class TeamStates {
     Weights::ShowOperands();
     SynchronizeCluster();
   }
-
-  // In a cluster, waits for the h that a step's products read.
+  // Waits for the h that a step's products read.
   void Await(int step) const {
-    if (step == 0 || !IS_CLUSTER) return;
+    if (step == 0) return;
     Barrier* const barrier = memory_.barriers + step % 2;
     WaitForBarrier(barrier, (step - 1) / 2 % 2);
     Weights::ShowOperands();
     if (me_.index == 0) ArmBarrier(barrier, kShape.forward_step_bytes());
   }
-  // In another team, receives a piece of the slice of that h, of [kRows, all
-  // units]. Other rows than those of sequences stay zero.
-  void Receive(int step, int piece) const {
-    if (step == 0 || IS_CLUSTER) return;
-    constexpr int kInRow = kSliceUnits / kLanes;
-    constexpr int kOfRow =
-        Weights::kPieces == 1 ? kInRow : kPairs / Weights::kPieces * 4;
-    constexpr int kOfThread = (kRows * kOfRow + kThreads - 1) / kThreads;
-    // Beside the weights, the registers have room for this many chunks.
-    constexpr int kMost = kItems == 1 ? 4 : 8;
-    constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
-    const int end = rows_ * kOfRow;
-    const char* const place =
-        ring_.PlaceOf(step - 1) + me_.slice * (kInRow * 16);
-#pragma unroll 1
-    for (int first = me_.index; first < end; first += kAtOnce * kThreads) {
-      const char* from[kAtOnce];
-      Chunk chunks[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = first + i * kThreads;
-        const int column = piece * kOfRow + at % kOfRow;
-        const int chunk = kOfRow == kInRow && !kHasBands
-                              ? at
-                              : at / kOfRow * (SLICES * kInRow) + column;
-        from[i] = at < end && column < kInRow ? place + chunk * 16 : nullptr;
-      }
-      ::Receive(from, IsFull, chunks);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = first + i * kThreads;
-        if (from[i] == nullptr) continue;
-        *reinterpret_cast<Chunk*>(memory_.states + at / kOfRow * kPitch +
-                                  (piece * kOfRow + at % kOfRow) * kColumn) =
-            chunks[i];
-      }
-    }
-    Weights::SynchronizeOperands();
-  }
-
   // Send the h of one of a thread's cells after a step, or of all of them if
-  // the lanes with the sums have the cells. All lanes take part in the
-  // shuffles, those without a cell too.
+  // the lanes with the sums have the cells.
   void Send(int step, int round, float h) const {
     if (kHoldsCells) return;
     const Cell cell(round, me_.index);
-    const float power = cell.exists ? memory_.PowerOf(cell.row) : 1.0f;
-    const Chunk chunk = Gather(kHasPowers ? ScaleOf(power) * h : h, me_.lane);
-    const int unit = me_.rank * BLOCK_UNITS + cell.unit;
-    if (IS_CLUSTER) {
-      char* const to =
-          Numbers(step + 1) + cell.row * kPitch + unit / kLanes * kColumn;
+    const Chunk chunk = ChunkOf(cell, h);
+    char* const to =
+        Numbers(step + 1) + cell.row * kPitch + UnitOf(cell) / kLanes * kColumn;
 #pragma unroll
-      for (int i = 0; i < kPeers; ++i) {
-        if (cell.exists && i * kLanes + me_.lane % kLanes < TEAM) {
-          StoreToPeer(peers_[i], to, memory_.barriers + (step + 1) % 2, chunk);
-        }
+    for (int i = 0; i < kPeers; ++i) {
+      if (cell.exists && i * kLanes + me_.lane % kLanes < TEAM) {
+        StoreToPeer(peers_[i], to, memory_.barriers + (step + 1) % 2, chunk);
       }
-    } else if (cell.exists && me_.lane % kLanes == 0 && cell.row < rows_) {
-      ring_.Send(step,
-                 (cell.row * kShape.all_units() + unit) * kShape.item_bytes(),
-                 chunk);
     }
   }
   void SendAll(int step, const float* h) const {
@@ -254,22 +232,81 @@ class TeamStates {
       }
     }
   }
-  void EndStep(int step) const {
-    if (!IS_CLUSTER) ring_.EndStep(step);
+  // A block's shared memory must outlive its peers' stores to it.
+  void Leave() const { SynchronizeCluster(); }
+
+ private:
+  // The lanes of a chunk divide the peers among themselves.
+  static constexpr int kPeers = (TEAM + kLanes - 1) / kLanes;
+
+  PeerMemory peers_[kPeers];
+};
+
+// In another team, blocks fetch what others have sent through a ring.
+class GridStates : public States {
+ public:
+  GridStates(const Thread& me, const ForwardMemory& memory, char* ring)
+      : States(me, memory), ring_(ring) {}
+  char* ring_end() const { return ring_.end(); }
+  char* Numbers(int) const { return memory_.states; }
+  void Join() const { Weights::SynchronizeOperands(); }
+
+  // Receives a piece of the slice of the h that a step's products read, of
+  // [kRows, all units]. Other rows than those of sequences stay zero.
+  void Receive(int step, int piece) const {
+    if (step == 0) return;
+    constexpr int kInRow = kSliceUnits / kLanes;
+    constexpr int kOfRow =
+        Weights::kPieces == 1 ? kInRow : kPairs / Weights::kPieces * 4;
+    constexpr int kOfThread = (kRows * kOfRow + kThreads - 1) / kThreads;
+    // Beside the weights, the registers have room for this many chunks.
+    constexpr int kMost = kItems == 1 ? 4 : 8;
+    constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
+    const int end = rows_ * kOfRow;
+    const char* const place =
+        ring_.PlaceOf(step - 1) + me_.slice * (kInRow * 16);
+#pragma unroll 1
+    for (int first = me_.index; first < end; first += kAtOnce * kThreads) {
+      const char* from[kAtOnce];
+      Chunk chunks[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kThreads;
+        const int column = piece * kOfRow + at % kOfRow;
+        const int chunk = kOfRow == kInRow && !kHasBands
+                              ? at
+                              : at / kOfRow * (SLICES * kInRow) + column;
+        from[i] = at < end && column < kInRow ? place + chunk * 16 : nullptr;
+      }
+      ::Receive(from, IsFull, chunks);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kThreads;
+        if (from[i] == nullptr) continue;
+        *reinterpret_cast<Chunk*>(memory_.states + at / kOfRow * kPitch +
+                                  (piece * kOfRow + at % kOfRow) * kColumn) =
+            chunks[i];
+      }
+    }
+    Weights::SynchronizeOperands();
   }
+  void Send(int step, int round, float h) const {
+    const Cell cell(round, me_.index);
+    const Chunk chunk = ChunkOf(cell, h);
+    if (!cell.exists || me_.lane % kLanes != 0 || cell.row >= rows_) return;
+    ring_.Send(
+        step,
+        (cell.row * kShape.all_units() + UnitOf(cell)) * kShape.item_bytes(),
+        chunk);
+  }
+  void EndStep(int step) const { ring_.EndStep(step); }
   void EndShare(int steps) { ring_.EndShare(steps > 0 ? steps - 1 : 0); }
 
  private:
-  // The lanes that have the same 16 bytes divide the peers among themselves.
-  static constexpr int kLanes = kShape.chunk_units();
-  static constexpr int kPeers = IS_CLUSTER ? (TEAM + kLanes - 1) / kLanes : 1;
-
-  const Thread& me_;
-  const ForwardMemory& memory_;
   ClearedRing<kShape.forward_step_bytes()> ring_;
-  int rows_ = 0;  // Those of sequences, in the share.
-  PeerMemory peers_[kPeers];
 };
+
+using TeamStates = OfTransport<ClusterStates, GridStates>::Type;
 
 // The slots of a unit, as 16 bytes if they are as many.
 static void LoadSlots(const float* from, float* slots) {

@@ -63,23 +63,17 @@ static float UnitsOf(int part) {
 // cell waits for hides what another one does.
 template <int n>
 class PartsOfRows {
-  static constexpr int kChunks = (n + 3) / 4;
+ protected:
+  static constexpr int kChunks = (n + 3) / 4, kAll = kRounds * kChunks;
   static constexpr int kBytes = kChunks * kRows * kParts * 16;
-  static constexpr int kAtOnce = IS_CLUSTER ? kParts : 1;
 
- public:
-  // In a cluster, `memory` is shared memory; in another team, it is a ring's.
-  PartsOfRows(char* memory, Barrier* barrier)
-      : memory_(memory), barrier_(barrier), ring_(memory) {}
-  char* end() const { return IS_CLUSTER ? memory_ + kBytes : ring_.end(); }
-  void Arm() const { ArmBarrier(barrier_, kBytes); }
-  void EndShare(int turns) { ring_.EndShare(turns); }
-
-  // All lanes of a part call this with the same numbers.
-  void Send(int turn, const Thread& me,
-            const float (&numbers)[kRounds][n]) const {
+  // Calls send(chunk, place, contents) for each chunk of a thread's cells. All
+  // lanes of a part call this with the same numbers.
+  template <typename SendChunk>
+  static void ForChunks(const Thread& me, const float (&numbers)[kRounds][n],
+                        const SendChunk& send) {
 #pragma unroll
-    for (int i = 0; i < kRounds * kChunks; ++i) {
+    for (int i = 0; i < kAll; ++i) {
       const int round = i / kChunks, chunk = i % kChunks;
       const Cell cell(round, me.index);
       if (!cell.exists) continue;
@@ -89,45 +83,30 @@ class PartsOfRows {
         sent.word[j] = __float_as_uint(numbers[round][4 * chunk + j]);
       }
       const int part = (me.rank * BLOCK_UNITS + cell.unit) / kRowLanes;
-      const int at = PlaceOf(chunk, cell, part), own = me.index % kRowLanes;
-      if (!IS_CLUSTER && own == chunk) ring_.Send(turn, at, sent);
-#pragma unroll
-      for (int peer = 0; IS_CLUSTER && peer < TEAM; peer += kRowLanes) {
-        if (peer + own >= TEAM) continue;
-        StoreToPeer(MemoryOfPeer(peer + own), memory_ + at, barrier_, sent);
-      }
+      send(chunk, PlaceOf(chunk, cell, part), sent);
     }
-    if (!IS_CLUSTER) ring_.EndStep(turn);
   }
   // Calls use(round, units, numbers) with a lane's share of the parts of each
-  // sequence, once all blocks have sent them.
-  template <typename Use>
-  void Receive(int turn, const Thread& me, const Use& use) const {
-    if (IS_CLUSTER) {
-      WaitForBarrier(barrier_, turn % 2);
-      if (me.index == 0) Arm();
-    }
+  // sequence. fetch(places, chunks) gets the chunks of one part of each cell;
+  // there is none where the place is below zero.
+  template <int kAtOnce, typename Fetch, typename Use>
+  static void ForParts(const Thread& me, const Fetch& fetch, const Use& use) {
 #pragma unroll kAtOnce
     for (int first = 0; first < kParts; first += kRowLanes) {
       const int part = first + me.index % kRowLanes;
-      const char* from[kRounds * kChunks];
-      Chunk chunks[kRounds * kChunks];
+      int places[kAll];
+      Chunk chunks[kAll];
 #pragma unroll
-      for (int i = 0; i < kRounds * kChunks; ++i) {
+      for (int i = 0; i < kAll; ++i) {
         const Cell cell(i / kChunks, me.index);
-        const int at = PlaceOf(i % kChunks, cell, part);
-        if (!cell.exists || part >= kParts) {
-          from[i] = nullptr;
-        } else if (IS_CLUSTER) {
-          chunks[i] = *reinterpret_cast<const Chunk*>(memory_ + at);
-        } else {
-          from[i] = ring_.PlaceOf(turn) + at;
-        }
+        places[i] = cell.exists && part < kParts
+                        ? PlaceOf(i % kChunks, cell, part)
+                        : -1;
       }
-      if (!IS_CLUSTER) ::Receive(from, IsFull, chunks);
+      fetch(places, chunks);
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
-        if (!Cell(round, me.index).exists || part >= kParts) continue;
+        if (places[round * kChunks] < 0) continue;
         float numbers[4 * kChunks];
 #pragma unroll
         for (int i = 0; i < 4 * kChunks; ++i) {
@@ -143,11 +122,87 @@ class PartsOfRows {
   static int PlaceOf(int chunk, const Cell& cell, int part) {
     return ((chunk * kRows + cell.row) * kParts + part) * 16;
   }
+};
 
+// In a cluster, `memory` is shared memory.
+template <int n>
+class ClusterPartsOfRows : PartsOfRows<n> {
+  using Base = PartsOfRows<n>;
+
+ public:
+  ClusterPartsOfRows(char* memory, Barrier* barrier)
+      : memory_(memory), barrier_(barrier) {}
+  char* end() const { return memory_ + Base::kBytes; }
+  void Arm() const { ArmBarrier(barrier_, Base::kBytes); }
+  void EndShare(int) {}
+  void Send(int, const Thread& me, const float (&numbers)[kRounds][n]) const {
+    const int own = me.index % kRowLanes;
+    this->ForChunks(me, numbers, [&](int, int place, const Chunk& sent) {
+#pragma unroll
+      for (int peer = 0; peer < TEAM; peer += kRowLanes) {
+        if (peer + own >= TEAM) continue;
+        StoreToPeer(MemoryOfPeer(peer + own), memory_ + place, barrier_, sent);
+      }
+    });
+  }
+  // Calls use(round, units, numbers) with a lane's share of the parts of each
+  // sequence, once all blocks have sent them.
+  template <typename Use>
+  void Receive(int turn, const Thread& me, const Use& use) const {
+    WaitForBarrier(barrier_, turn % 2);
+    if (me.index == 0) Arm();
+    const auto fetch = [&](const auto& places, auto& chunks) {
+#pragma unroll
+      for (int i = 0; i < Base::kAll; ++i) {
+        if (places[i] < 0) continue;
+        chunks[i] = *reinterpret_cast<const Chunk*>(memory_ + places[i]);
+      }
+    };
+    this->template ForParts<kParts>(me, fetch, use);
+  }
+
+ private:
   char* const memory_;
   Barrier* const barrier_;
-  ClearedRing<kBytes> ring_;
 };
+
+// In another team, it is a ring's.
+template <int n>
+class GridPartsOfRows : PartsOfRows<n> {
+  using Base = PartsOfRows<n>;
+
+ public:
+  GridPartsOfRows(char* memory, Barrier*) : ring_(memory) {}
+  char* end() const { return ring_.end(); }
+  void Arm() const {}
+  void EndShare(int turns) { ring_.EndShare(turns); }
+  void Send(int turn, const Thread& me,
+            const float (&numbers)[kRounds][n]) const {
+    this->ForChunks(me, numbers, [&](int chunk, int place, const Chunk& sent) {
+      if (me.index % kRowLanes == chunk) ring_.Send(turn, place, sent);
+    });
+    ring_.EndStep(turn);
+  }
+  template <typename Use>
+  void Receive(int turn, const Thread& me, const Use& use) const {
+    const auto fetch = [&](const auto& places, auto& chunks) {
+      const char* from[Base::kAll];
+#pragma unroll
+      for (int i = 0; i < Base::kAll; ++i) {
+        from[i] = places[i] < 0 ? nullptr : ring_.PlaceOf(turn) + places[i];
+      }
+      ::Receive(from, IsFull, chunks);
+    };
+    this->template ForParts<1>(me, fetch, use);
+  }
+
+ private:
+  ClearedRing<Base::kBytes> ring_;
+};
+
+template <int n>
+using ExchangeOfRows =
+    typename OfTransport<ClusterPartsOfRows<n>, GridPartsOfRows<n>>::Type;
 
 // Of some numbers, `sums` has the sum of the differences from the first one,
 // and that of their squares. This makes the mean of it, and the sum of squares
@@ -162,7 +217,7 @@ static void MakeMoments(float first, float per_unit, float* sums) {
 // Finds the norms of n numbers of each cell, from number `norm` on, by the
 // moments of parts that all blocks send.
 template <int n>
-static void FindNorms(const PartsOfRows<2 * n>& parts, int step,
+static void FindNorms(const ExchangeOfRows<2 * n>& parts, int step,
                       const Thread& me, const float (&numbers)[kRounds][n],
                       int norm, float epsilon, NormedCell (&cells)[kRounds]) {
   float first[kRounds * n], own[kRounds][2 * n], sums[kRounds][2 * n] = {};
@@ -223,7 +278,7 @@ class NormedStep {
  protected:
   // Returns the exchange of so many numbers.
   template <int count>
-  const PartsOfRows<count>& Parts() const {
+  const ExchangeOfRows<count>& Parts() const {
     static_assert(n != m && (count == n || count == m));
     if constexpr (count == n) {
       return first_;
@@ -232,8 +287,8 @@ class NormedStep {
     }
   }
 
-  PartsOfRows<n> first_;
-  PartsOfRows<m> second_;
+  ExchangeOfRows<n> first_;
+  ExchangeOfRows<m> second_;
   NormedCell cells_[kRounds];
 };
 

@@ -225,13 +225,21 @@ struct Shape {
   constexpr int backward_warp_tiles() const {
     return backward_warp_groups() * group_tiles();
   }
-  // In clusters, a thread has the cells of so many neighbouring units. Where
-  // these are few, two blocks share a multiprocessor.
+  // In clusters of warpgroups, a thread has the cells of so many neighbouring
+  // units. Where these are few, two blocks share a multiprocessor.
   constexpr int backward_neighbours() const {
     return has_warpgroups && is_cluster ? 2 : 1;
   }
   constexpr bool backward_has_few_cells() const {
     return backward_neighbours() == 2 && row_tiles == 2 && rounds() <= 4;
+  }
+  // The lanes that share a sequence, and whether its cells in the block are
+  // all theirs.
+  constexpr int backward_row_lanes() const {
+    return LanesOf(block_units / backward_neighbours());
+  }
+  constexpr bool backward_is_in_warp() const {
+    return backward_row_lanes() * backward_neighbours() == block_units;
   }
   // A cluster's peers store partial sums to slots, one for each sender. This is
   // how many numbers one sequence takes in a slot.

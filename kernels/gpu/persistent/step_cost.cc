@@ -195,7 +195,7 @@ double Powers(const TeamStep& step) {
   const Shape& shape = step.shape;
   if (shape.products != Shape::kHalves) return 0.0;
   if (!step.is_backward) return 100.0 * step.rounds;
-  if (shape.block_units > 32 || 32 % shape.block_units != 0) {
+  if (!shape.backward_is_in_warp()) {
     return 400.0 + 200.0 * step.rounds;
   }
   return 100.0 + 40.0 * step.rounds +
