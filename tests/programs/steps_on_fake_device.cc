@@ -81,18 +81,6 @@ namespace units_of_16 {
 
 namespace {
 
-void OrderSequences(const long long* given, int batch, int steps, int* lengths,
-                    int* order) {
-  if (FirstIndex() > 0) return;
-  for (int b = 0; b < batch; ++b) {
-    lengths[b] =
-        given[b] < 0 || given[b] > steps ? -1 : static_cast<int>(given[b]);
-    order[b] = b;
-  }
-  std::stable_sort(order, order + batch,
-                   [&](int a, int b) { return lengths[a] > lengths[b]; });
-}
-
 void SumBiases(const Sum* sums, int rows, int units, int gates, int slots,
                int recurrent_slot, Item* input_bias, Item* recurrent_bias) {
   if (FirstIndex() > 0) return;
@@ -137,7 +125,7 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
   static const std::map<std::string, std::function<void(void**)>> kernels = {
       {"store_lengths", ThreadOf(store_lengths)},
       {"store_seed", ThreadOf(store_seed)},
-      {"order_sequences", ThreadOf(OrderSequences)},
+      {"order_sequences", ThreadOf(order_sequences)},
       {"apply_dropout", ThreadOf(apply_dropout)},
       {"spread_inputs", ThreadOf(spread_inputs)},
       {"gather_inputs", ThreadOf(gather_inputs)},

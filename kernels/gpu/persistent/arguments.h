@@ -39,9 +39,6 @@ struct HostLengths {
   int of[kMax];
 };
 
-// The most threads of the block that orders sequences.
-inline constexpr int kOrderingThreads = 512;
-
 // The arguments of both passes begin with these.
 struct PassArguments {
   Part part;

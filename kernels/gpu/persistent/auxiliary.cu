@@ -4,10 +4,6 @@
 #include "sequences.cuh"
 
 using cudnn_rnn_tf::persistent::HostLengths;
-using cudnn_rnn_tf::persistent::kOrderingThreads;
-
-// Sequences are sorted by their lengths, of which a digit has so many bits.
-constexpr int kDigitBits = 4, kDigits = 1 << kDigitBits;
 
 extern "C" __global__ void store_lengths(const HostLengths lengths, int count,
                                          long long* to) {
@@ -24,82 +20,26 @@ extern "C" __global__ void store_seed(unsigned long long seed0,
   to[1] = seed1;
 }
 
-// Sorts the numbers `from`, or all numbers below `batch` in their own order, by
-// their digits, and leaves those of equal digits in their order. `counts` and
-// `sums` are memory of the block.
-template <typename Digit>
-static void SortByDigit(int batch, const Digit& digit_of,
-                        const int* __restrict__ from, int* __restrict__ to,
-                        int* counts, int* sums) {
-  // Of each digit, a thread counts how often it is in the thread's share. The
-  // counts that are added up by one thread have no gap between them, and those
-  // of different threads are in different banks of the memory.
-  const int me = threadIdx.x, threads = blockDim.x;
-  const int share = (batch + threads - 1) / threads;
-  const int first = min(batch, me * share), end = min(batch, first + share);
-  const auto count_of = [=](int digit) -> int& {
-    const int place = digit * threads + me;
-    return counts[place + place / kDigits];
-  };
-  for (int digit = 0; digit < kDigits; ++digit) count_of(digit) = 0;
-#pragma unroll 4
-  for (int i = first; i < end; ++i) {
-    ++count_of(digit_of(from == nullptr ? i : from[i]));
-  }
-  __syncthreads();
-  int* const mine = counts + me * (kDigits + 1);
-  int sum = 0;
-  for (int i = 0; i < kDigits; ++i) sum += mine[i];
-  sums[me] = sum;
-  __syncthreads();
-  int place = 0;
-  for (int i = me / 32 * 32; i < me; ++i) place += sums[i];
-  __syncthreads();
-  if (me % 32 == 31) sums[me / 32] = place + sum;
-  __syncthreads();
-  for (int i = 0; i < me / 32; ++i) place += sums[i];
-  for (int i = 0; i < kDigits; ++i) {
-    const int count = mine[i];
-    mine[i] = place;
-    place += count;
-  }
-  __syncthreads();
-#pragma unroll 4
-  for (int i = first; i < end; ++i) {
-    const int b = from == nullptr ? i : from[i];
-    to[count_of(digit_of(b))++] = b;
-  }
-  __syncthreads();
-}
-
 // Computes the order from the longest sequence to the shortest, in which
 // sequences of one length keep their order, and the lengths, with -1 for those
-// out of range. There is one block.
-extern "C" __global__ void order_sequences(const long long* given, int batch,
-                                           int steps, int* lengths,
+// out of range. A thread counts the sequences that come before its own.
+extern "C" __global__ void order_sequences(const long long* __restrict__ given,
+                                           int batch, int steps, int* lengths,
                                            int* order) {
-  __shared__ int counts[kOrderingThreads * (kDigits + 1)];
-  __shared__ int sums[kOrderingThreads];
   const auto length_of = [=](int b) {
     const long long length = given[b];
     return length < 0 || length > steps ? -1 : static_cast<int>(length);
   };
-  int num_digits = 1;
-  while ((steps + 1LL) >> num_digits * kDigitBits != 0) ++num_digits;
-  // The lengths' memory and the order's hold the numbers in turn.
-  const int* from = nullptr;
-  for (int i = 0; i < num_digits; ++i) {
-    const auto digit_of = [=](int b) {
-      return static_cast<int>((static_cast<long long>(steps) - length_of(b)) >>
-                              i * kDigitBits) %
-             kDigits;
-    };
-    int* const to = (num_digits - i) % 2 != 0 ? order : lengths;
-    SortByDigit(batch, digit_of, from, to, counts, sums);
-    from = to;
-  }
-  for (int b = threadIdx.x; b < batch; b += blockDim.x) {
-    lengths[b] = length_of(b);
+  for (Index b = FirstIndex(); b < batch; b += IndexStep()) {
+    const int length = length_of(b);
+    int place = 0;
+#pragma unroll 8
+    for (int i = 0; i < batch; ++i) {
+      const int other = length_of(i);
+      place += other > length || (other == length && i < b);
+    }
+    lengths[b] = length;
+    order[place] = b;
   }
 }
 

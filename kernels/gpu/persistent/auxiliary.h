@@ -63,10 +63,8 @@ class Auxiliary {
   // The following take what they read from device memory.
   RnnStatus OrderSequences(CUstream stream, const int64_t* given, int* lengths,
                            int* order) const {
-    const int threads =
-        std::min<int>(CeilDiv(batch_, 32) * 32, kOrderingThreads);
-    return Enqueue(kOrderSequences, stream, {1, threads}, given, batch_, steps_,
-                   lengths, order);
+    return Enqueue(kOrderSequences, stream, GridOver(batch_), given, batch_,
+                   steps_, lengths, order);
   }
   RnnStatus ApplyDropout(CUstream stream, const Sequences& sequences,
                          int64_t width, int64_t layer, const uint64_t* seed,
