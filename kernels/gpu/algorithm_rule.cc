@@ -73,8 +73,8 @@ const TypeCost& CostsOf(const RnnProblem& problem, bool allow_tf32,
 bool HasHalvedSteps(const RnnProblem& problem, bool allow_tf32,
                     const DeviceLimits& gpu) {
   const RnnSpec& spec = problem.spec;
-  // cuBLAS is slow if operands begin at odd places. With smaller matrices,
-  // products over all steps are not in float16.
+  // Steps of other sizes, which are padded, were not measured. With smaller
+  // matrices, products over all steps are not in float16.
   constexpr int64_t kMultiple = 8, kFewestWeights = int64_t{1} << 21;
   return problem.has_bounded_floats() && allow_tf32 &&
          HasTf32(gpu.architecture) && spec.num_units % kMultiple == 0 &&

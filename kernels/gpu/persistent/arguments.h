@@ -133,7 +133,8 @@ struct StepBuffers {
   // the backward pass, these are gradients
   // of the gates' inputs, in the order that the strides below say. In the
   // forward pass, it is h: with masks, once for each gate, in the same order;
-  // otherwise [D, B, H], before the projection if there is one.
+  // otherwise [D, B, H], before the projection if there is one. If operands are
+  // in float16, rows of these and of products are padded with zeros.
   void* operands;
   // Sums, the products. In the forward pass, they are those of the gates, in
   // the order of the strides. In the backward pass, they are the gradients of
@@ -164,8 +165,10 @@ struct StepBuffers {
   float* sequence_powers;
   const float* input_row_powers;
   const float* step_powers;
-  int units, outputs, directions;    // H, P and D.
-  int gate_stride, sequence_stride;  // In a direction's numbers of all gates.
+  int units, outputs, directions;  // H, P and D.
+  // In the numbers of all gates, and from one row of [D, B, H] and [D, B, P] of
+  // operands and products to the next.
+  int direction_stride, gate_stride, sequence_stride, unit_pitch, output_pitch;
   long long cell_stride;  // From one sequence's first c to the next one's.
   float clip;             // The bound of an LSTM's c, or 0.
   float rate;             // That of recurrent dropout.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,7 @@ RnnStatus Check(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   const int64_t of_sequence =
-      spec.num_dirs() * spec.num_gates() * spec.num_units;
+      spec.num_dirs() * Halves::Pitch(spec.num_gates() * spec.num_units);
   if (problem.batch_size > kMax / of_sequence ||
       problem.max_time > kMax / problem.batch_size) {
     return Unsupported("as many sequences at once, step by step");
@@ -71,7 +72,8 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
   const RnnSpec& spec = problem.spec;
   const int64_t gates = spec.kind().gates_of_h, dirs = spec.num_dirs();
   const int64_t units = spec.num_units, outputs = spec.output_size();
-  const int64_t states = dirs * problem.batch_size * units;
+  const int64_t sequences = dirs * problem.batch_size;
+  const int64_t states = sequences * units;
   const auto item = static_cast<int64_t>(SizeOf(problem.dtype));
   const bool halves = loop.halves_.has_value();
   const auto sum = static_cast<int64_t>(SizeOf(SumType(problem.dtype)));
@@ -79,20 +81,26 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
   const auto take = [&](int64_t count, int64_t rows, int64_t columns,
                         bool is_halved = false) -> Matrices {
     const int64_t pitch = is_halved ? Halves::Pitch(columns) : columns;
+    const int64_t all_rows = is_halved ? Halves::Pitch(rows) : rows;
     const int64_t bytes = is_halved ? sizeof(uint16_t) : item;
-    return {arena->Take<char>(count * rows * pitch * bytes),
+    return {arena->Take<char>(count * all_rows * pitch * bytes),
             count,
             rows,
             columns,
+            all_rows,
             pitch,
             is_halved ? arena->Take<float>(count * rows) : nullptr};
   };
+  // Rows of operands or products.
+  const auto take_rows = [&](int64_t width, int64_t bytes) {
+    return arena->Take<char>(sequences * loop.PitchOf(width) * bytes);
+  };
   if (halves) {
-    buffers.sequence_powers = arena->Take<float>(dirs * problem.batch_size);
+    buffers.sequence_powers = arena->Take<float>(sequences);
   }
   if (has_masks) buffers.masks = arena->Take<unsigned char>(states);
-  buffers.operands = arena->Take<char>(states * gates * item);
-  buffers.products = arena->Take<char>(states * gates * sum);
+  buffers.operands = take_rows(gates * units, item);
+  buffers.products = take_rows(gates * units, sum);
   const bool reads_both = spec.kind().has_c && spec.reads_h();
   buffers.carried = arena->Take<char>(states * sum * (reads_both ? 2 : 1));
   buffers.units = static_cast<int>(units);
@@ -102,7 +110,11 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
   // otherwise columns of one product.
   buffers.gate_stride =
       static_cast<int>(has_masks ? problem.batch_size * units : units);
-  buffers.sequence_stride = static_cast<int>(has_masks ? units : gates * units);
+  const int64_t of_sequence = loop.PitchOf(gates * units);
+  buffers.sequence_stride = static_cast<int>(has_masks ? units : of_sequence);
+  buffers.direction_stride = static_cast<int>(problem.batch_size * of_sequence);
+  buffers.unit_pitch = static_cast<int>(loop.PitchOf(units));
+  buffers.output_pitch = static_cast<int>(loop.PitchOf(outputs));
   buffers.cell_stride =
       units * (problem.time_major ? 1 : spec.num_pseudo_layers());
   buffers.clip = spec.cell_clip;
@@ -117,17 +129,20 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
   buffers.zone_mask_layer = static_cast<int>(RnnSpec::kZoneoutLayer);
   recurrent = has_masks ? take(dirs * gates, units, outputs)
                         : take(dirs, gates * units, outputs, halves);
+  recurrent.operands = buffers.operands;
   buffers.row_powers = recurrent.row_powers;
   if (spec.resets_before()) {
     buffers.candidate_operands = arena->Take<char>(states * item);
     buffers.candidate_products = arena->Take<char>(states * sum);
     candidate = take(dirs, units, outputs);
+    candidate.operands = buffers.candidate_operands;
   }
   if (spec.num_proj == 0) return;
-  const int64_t projected = dirs * problem.batch_size * outputs;
-  buffers.projected = arena->Take<char>(projected * item);
-  if (!is_backward) buffers.projected_sums = arena->Take<char>(projected * sum);
+  buffers.projected = take_rows(outputs, item);
+  if (!is_backward) buffers.projected_sums = take_rows(outputs, sum);
   projection = take(dirs, outputs, units, halves && !is_backward);
+  (is_backward ? projection : recurrent).operands = buffers.projected;
+  if (!is_backward) projection.operands = buffers.operands;
   buffers.projection_powers = projection.row_powers;
 }
 
@@ -137,6 +152,18 @@ RnnStatus StepLoop::Begin(const Handles& handles, const Memory& memory,
                           const Arguments& arguments) const {
   const RnnSpec& spec = problem_.spec;
   const auto item = static_cast<int64_t>(SizeOf(problem_.dtype));
+  for (const Matrices* all : {&memory.recurrent, &memory.projection}) {
+    if (all->all_rows == all->rows && all->pitch == all->columns) continue;
+    const int64_t width = std::is_same_v<Arguments, BackwardArguments>
+                              ? all->all_rows
+                              : all->pitch;
+    CRNN_RETURN_IF_ERROR(EnqueueFill(
+        handles.stream, all->weights, 0,
+        all->count * all->all_rows * all->pitch * sizeof(uint16_t)));
+    CRNN_RETURN_IF_ERROR(EnqueueFill(
+        handles.stream, all->operands, 0,
+        all->count * problem_.batch_size * width * sizeof(uint16_t)));
+  }
   for (int64_t d = 0; d < spec.num_dirs(); ++d) {
     const auto& direction = arguments.direction[d];
     const char* const weights =
@@ -153,12 +180,12 @@ RnnStatus StepLoop::Begin(const Handles& handles, const Memory& memory,
           matrices->count / spec.num_dirs() * rows * columns * item;
       if (bytes == 0) continue;
       if (matrices->row_powers != nullptr) {
-        CRNN_RETURN_IF_ERROR(
-            halves_->Rows(handles.stream, rows, columns, columns, from,
-                          /*least=*/0.0f, matrices->pitch,
-                          static_cast<uint16_t*>(matrices->weights) +
-                              d * rows * matrices->pitch,
-                          matrices->row_powers + d * rows));
+        const int64_t all_rows = matrices->all_rows, pitch = matrices->pitch;
+        uint16_t* const to =
+            static_cast<uint16_t*>(matrices->weights) + d * all_rows * pitch;
+        CRNN_RETURN_IF_ERROR(halves_->Rows(
+            handles.stream, rows, columns, columns, from, /*least=*/0.0f, pitch,
+            to, matrices->row_powers + d * rows));
         continue;
       }
       char* const to = static_cast<char*>(matrices->weights) + d * bytes;
@@ -187,19 +214,21 @@ StepBuffers StepLoop::BuffersOf(const Memory& memory, int64_t layer,
 // A row of a matrix has the weights of one unit.
 RnnStatus StepLoop::MultiplyAll(const Handles& handles,
                                 const Matrices& matrices, bool is_backward,
-                                const void* operands, bool adds, void* to,
+                                bool adds, void* to,
                                 RnnDataType to_type) const {
   const int64_t batch = problem_.batch_size;
-  const int64_t n = is_backward ? matrices.columns : matrices.rows;
-  const int64_t k = is_backward ? matrices.rows : matrices.columns;
-  return Multiply(handles.blas,
-                  matrices.row_powers != nullptr
-                      ? kHalfProducts
-                      : ProductType{problem_.dtype, allows_tf32_},
-                  batch, n, k, {operands, k, false, batch * k},
-                  {matrices.weights, matrices.pitch, !is_backward,
-                   matrices.rows * matrices.pitch},
-                  {to, to_type, n, adds, batch * n}, matrices.count);
+  const int64_t n = is_backward ? matrices.pitch : matrices.all_rows;
+  const int64_t k = is_backward ? matrices.all_rows : matrices.pitch;
+  const int64_t n_pitch = PitchOf(n), k_pitch = PitchOf(k);
+  return Multiply(
+      handles.blas,
+      matrices.row_powers != nullptr
+          ? kHalfProducts
+          : ProductType{problem_.dtype, allows_tf32_},
+      batch, n, k, {matrices.operands, k_pitch, false, batch * k_pitch},
+      {matrices.weights, matrices.pitch, !is_backward,
+       matrices.all_rows * matrices.pitch},
+      {to, to_type, n_pitch, adds, batch * n_pitch}, matrices.count);
 }
 
 Grid StepLoop::GridOfUnits() const {
@@ -239,12 +268,10 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
     return Launch(kernel, handles.stream, grid, arguments, buffers,
                   static_cast<int>(step));
   };
-  const auto multiply = [&](const Matrices& matrices, const void* operands,
-                            void* to, RnnDataType to_type) {
-    return MultiplyAll(handles, matrices, /*is_backward=*/false, operands,
-                       /*adds=*/false, to, to_type);
+  const auto multiply = [&](const Matrices& matrices, void* to) {
+    return MultiplyAll(handles, matrices, /*is_backward=*/false, /*adds=*/false,
+                       to, SumType(problem_.dtype));
   };
-  const RnnDataType sums = SumType(problem_.dtype);
   if (buffers.row_powers != nullptr) {
     // The h of such a cell, as a GRU, is within its first h and 1.
     const bool keeps = problem_.spec.reads_h();
@@ -259,19 +286,15 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
   }
   CRNN_RETURN_IF_ERROR(enqueue(forward_step_, -1));
   for (int64_t step = 0; step < problem_.max_time; ++step) {
-    CRNN_RETURN_IF_ERROR(multiply(
-        memory.recurrent, projects ? buffers.projected : buffers.operands,
-        buffers.products, sums));
+    CRNN_RETURN_IF_ERROR(multiply(memory.recurrent, buffers.products));
     if (problem_.spec.resets_before()) {
       CRNN_RETURN_IF_ERROR(enqueue(reset_forward_, step));
-      CRNN_RETURN_IF_ERROR(multiply(memory.candidate,
-                                    buffers.candidate_operands,
-                                    buffers.candidate_products, sums));
+      CRNN_RETURN_IF_ERROR(
+          multiply(memory.candidate, buffers.candidate_products));
     }
     CRNN_RETURN_IF_ERROR(enqueue(forward_step_, step));
     if (!projects) continue;
-    CRNN_RETURN_IF_ERROR(multiply(memory.projection, buffers.operands,
-                                  buffers.projected_sums, sums));
+    CRNN_RETURN_IF_ERROR(multiply(memory.projection, buffers.projected_sums));
     const Grid of_sequences = {
         problem_.spec.num_dirs() * problem_.batch_size,
         Halves::ThreadsOfRow(problem_.spec.num_proj, /*numbers=*/1)};
@@ -295,31 +318,27 @@ RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
     return Launch(kernel, handles.stream, grid, arguments, buffers,
                   static_cast<int>(step));
   };
-  const auto multiply = [&](const Matrices& matrices, const void* operands,
-                            bool adds, void* to, RnnDataType to_type) {
-    return MultiplyAll(handles, matrices, /*is_backward=*/true, operands, adds,
-                       to, to_type);
+  const auto multiply = [&](const Matrices& matrices, void* to) {
+    return MultiplyAll(handles, matrices, /*is_backward=*/true, /*adds=*/false,
+                       to, SumType(problem_.dtype));
   };
-  const RnnDataType sums = SumType(problem_.dtype);
   if (projects) {
     CRNN_RETURN_IF_ERROR(enqueue(backward_step_, problem_.max_time));
   }
   for (int64_t step = problem_.max_time - 1; step >= 0; --step) {
     if (projects) {
-      CRNN_RETURN_IF_ERROR(multiply(memory.projection, buffers.projected,
-                                    /*adds=*/false, buffers.products, sums));
+      CRNN_RETURN_IF_ERROR(multiply(memory.projection, buffers.products));
     }
     CRNN_RETURN_IF_ERROR(enqueue(backward_step_, step));
     if (problem_.spec.resets_before()) {
       CRNN_RETURN_IF_ERROR(
-          multiply(memory.candidate, buffers.candidate_operands,
-                   /*adds=*/false, buffers.candidate_products, sums));
+          multiply(memory.candidate, buffers.candidate_products));
       CRNN_RETURN_IF_ERROR(enqueue(reset_backward_, step));
     }
     CRNN_RETURN_IF_ERROR(
-        multiply(memory.recurrent, buffers.operands, /*adds=*/projects,
-                 projects ? buffers.projected : buffers.products,
-                 projects ? problem_.dtype : sums));
+        projects ? MultiplyAll(handles, memory.recurrent, /*is_backward=*/true,
+                               /*adds=*/true, buffers.projected, problem_.dtype)
+                 : multiply(memory.recurrent, buffers.products));
   }
   return enqueue(backward_step_, -1);
 }

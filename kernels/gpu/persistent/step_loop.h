@@ -33,12 +33,14 @@ class StepLoop {
                        StepLoop* loop);
 
   // Matrices of the same size, [rows, columns], that follow one another; those
-  // of a direction, and then those of the other one. Their rows are `pitch`
-  // numbers apart.
+  // of a direction, and then those of the other one. In float16, which they are
+  // in if they have powers, zeros follow up to [all_rows, pitch]: cuBLAS is
+  // fast if sizes are multiples of eight.
   struct Matrices {
     void* weights;
-    int64_t count, rows, columns, pitch;
-    float* row_powers = nullptr;  // Unless it is null, it is in float16.
+    int64_t count, rows, columns, all_rows, pitch;
+    float* row_powers = nullptr;
+    void* operands = nullptr;  // What they are multiplied by.
   };
   // The memory that a pass uses for one layer after the other.
   struct Memory {
@@ -73,12 +75,16 @@ class StepLoop {
                   const uint64_t* seed, const Arguments& arguments) const;
   StepBuffers BuffersOf(const Memory& memory, int64_t layer,
                         const uint64_t* seed) const;
-  // Multiplies `operands`, [count, B, columns], by the transposed matrices or,
-  // with `is_backward`, [count, B, rows] by the matrices. The products are of
-  // the type `to_type`. With `adds`, they are added to what is there.
+  // The numbers from one row of operands or products to the next.
+  int64_t PitchOf(int64_t width) const {
+    return halves_ ? Halves::Pitch(width) : width;
+  }
+  // Multiplies the operands, [count, B, columns], by the transposed matrices
+  // or, with `is_backward`, [count, B, rows] by the matrices. The products are
+  // of the type `to_type`. With `adds`, they are added to what is there.
   RnnStatus MultiplyAll(const Handles& handles, const Matrices& matrices,
-                        bool is_backward, const void* operands, bool adds,
-                        void* to, RnnDataType to_type) const;
+                        bool is_backward, bool adds, void* to,
+                        RnnDataType to_type) const;
   // Blocks that take a sequence in one direction each, or some of its units.
   Grid GridOfSequences() const;
   Grid GridOfUnits() const;

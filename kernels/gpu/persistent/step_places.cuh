@@ -48,8 +48,12 @@ struct Place {
   }
   // Its number of those that all gates have whose matrices read h.
   int OfGate(int gate) const {
-    return direction * CellType::kGatesOfH * batch * steps.units +
-           gate * steps.gate_stride + b * steps.sequence_stride + unit;
+    return direction * steps.direction_stride + gate * steps.gate_stride +
+           b * steps.sequence_stride + unit;
+  }
+  // Its number of [D, B, H] among operands and products.
+  int OfUnit() const {
+    return (direction * batch + b) * steps.unit_pitch + unit;
   }
   // Its number of a direction's part of [rows, D * H].
   Index OfCell(Index row) const {
@@ -57,7 +61,7 @@ struct Place {
   }
   // Its number of [D, B, P], if it is one of the projected units.
   int OfOutput() const {
-    return (direction * batch + b) * steps.outputs + unit;
+    return (direction * batch + b) * steps.output_pitch + unit;
   }
   // The power of a row of the recurrent matrices.
   float RowPower(int gate) const {
@@ -95,9 +99,9 @@ struct Place {
         StoreItem(steps.projected, OfOutput(), h);
       }
     } else if (halves) {
-      StoreHalf(steps.operands, i, h, PowerOfH(step));
+      StoreHalf(steps.operands, OfUnit(), h, PowerOfH(step));
     } else if (steps.masks == nullptr) {
-      StoreItem(steps.operands, i, h);
+      StoreItem(steps.operands, OfUnit(), h);
     } else {
       const unsigned char mask = steps.masks[i];
 #pragma unroll
@@ -288,9 +292,9 @@ void StoreCell(const Own<ForwardArguments>& at, int step, Sum h, Sum c,
   if (!projects) {
     StoreItem(my.output, row * at.all.output_stride + at.unit, h);
   } else if (at.steps.row_powers != nullptr) {
-    at.StoreHalf(at.steps.operands, at.i, h, 1.0f);
+    at.StoreHalf(at.steps.operands, at.OfUnit(), h, 1.0f);
   } else {
-    StoreItem(at.steps.operands, at.i, h);
+    StoreItem(at.steps.operands, at.OfUnit(), h);
   }
   if (my.all_c != nullptr) StoreItem(my.all_c, at.OfCell(row), c);
   if (!at.steps.is_training) return;
@@ -368,8 +372,8 @@ void ReadGradients(const Own<BackwardArguments>& at, int step, Sum* dh,
   } else if (steps.masks == nullptr) {
     if (!projects || step >= 0) {
       *dh += steps.row_powers != nullptr
-                 ? Unscaled(products[at.i], at.SequencePower(), 1.0f)
-                 : products[at.i];
+                 ? Unscaled(products[at.OfUnit()], at.SequencePower(), 1.0f)
+                 : products[at.OfUnit()];
     }
   } else {
 #pragma unroll
