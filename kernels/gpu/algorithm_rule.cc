@@ -8,14 +8,22 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// The number of a choice is its place here, from 1 on.
-constexpr GpuChoice kChoices[] = {
-    {GpuEngine::kCudnn, CudnnAlgorithm::kStandard},
-    {GpuEngine::kCudnn, CudnnAlgorithm::kPersistStatic},
-    {GpuEngine::kCudnn, CudnnAlgorithm::kPersistStaticSmallH},
-    {GpuEngine::kKernels},
-    {GpuEngine::kKernels, CudnnAlgorithm::kStandard, /*is_stack=*/true},
-    {GpuEngine::kSteps}};
+// The number of a choice is its place here, from 1 on, and the wish asks for
+// it.
+struct Numbered {
+  RnnAlgorithm wish;
+  GpuChoice choice;
+};
+constexpr Numbered kChoices[] = {
+    {RnnAlgorithm::kStandard, {GpuEngine::kCudnn, CudnnAlgorithm::kStandard}},
+    {RnnAlgorithm::kPersistStatic,
+     {GpuEngine::kCudnn, CudnnAlgorithm::kPersistStatic}},
+    {RnnAlgorithm::kPersistStaticSmallH,
+     {GpuEngine::kCudnn, CudnnAlgorithm::kPersistStaticSmallH}},
+    {RnnAlgorithm::kPersistent, {GpuEngine::kKernels}},
+    {RnnAlgorithm::kPersistent,
+     {GpuEngine::kKernels, CudnnAlgorithm::kStandard, /*is_stack=*/true}},
+    {RnnAlgorithm::kPersistent, {GpuEngine::kSteps}}};
 
 // cuDNN's persist_static_small_h trains small LSTMs in TF32 faster than the
 // kernels of GPUs without clusters. As an A100, an H200 took 1.2 to 1.5 times
@@ -73,8 +81,8 @@ const TypeCost& CostsOf(const RnnProblem& problem, bool allow_tf32,
 bool HasHalvedSteps(const RnnProblem& problem, bool allow_tf32,
                     const DeviceLimits& gpu) {
   const RnnSpec& spec = problem.spec;
-  // Steps of other sizes, which are padded, were not measured. With smaller
-  // matrices, products over all steps are not in float16.
+  // Steps of other sizes, which are padded, and of smaller matrices were not
+  // measured.
   constexpr int64_t kMultiple = 8, kFewestWeights = int64_t{1} << 21;
   return problem.has_bounded_floats() && allow_tf32 &&
          HasTf32(gpu.architecture) && spec.num_units % kMultiple == 0 &&
@@ -231,62 +239,32 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
     }
   }
   if (must_be_ours) return {};
-  const auto add_cudnn = [&](CudnnAlgorithm algorithm) {
-    choices->push_back({GpuEngine::kCudnn, algorithm});
-  };
-  switch (wish) {
-    case RnnAlgorithm::kStandard:
-      add_cudnn(CudnnAlgorithm::kStandard);
-      return {};
-    case RnnAlgorithm::kPersistStatic:
-      add_cudnn(CudnnAlgorithm::kPersistStatic);
-      return {};
-    case RnnAlgorithm::kPersistStaticSmallH:
-      add_cudnn(CudnnAlgorithm::kPersistStaticSmallH);
-      return {};
-    case RnnAlgorithm::kAuto:
-    case RnnAlgorithm::kResident:
-    case RnnAlgorithm::kPersistent:
-    case RnnAlgorithm::kCudnn:
-      break;
+  for (const auto& [its_wish, choice] : kChoices) {
+    if (its_wish != wish) continue;
+    choices->push_back(choice);
+    return {};
   }
   const CudnnAlgorithm likely = CudnnAlgorithmFor(problem, allow_tf32);
-  add_cudnn(likely);
-  if (likely != CudnnAlgorithm::kStandard) add_cudnn(CudnnAlgorithm::kStandard);
+  choices->push_back({GpuEngine::kCudnn, likely});
+  if (likely != CudnnAlgorithm::kStandard) choices->emplace_back();
   return {};
 }
 
 RnnAlgorithm WishOf(const GpuChoice& choice) {
-  switch (choice.engine) {
-    case GpuEngine::kKernels:
-    case GpuEngine::kSteps:
-      return RnnAlgorithm::kPersistent;
-    case GpuEngine::kCudnn:
-      break;
-  }
-  switch (choice.algorithm) {
-    case CudnnAlgorithm::kPersistStatic:
-      return RnnAlgorithm::kPersistStatic;
-    case CudnnAlgorithm::kPersistStaticSmallH:
-      return RnnAlgorithm::kPersistStaticSmallH;
-    case CudnnAlgorithm::kStandard:
-      break;
-  }
-  return RnnAlgorithm::kStandard;
+  return kChoices[NumberOf(choice) - 1].wish;
 }
 
 int NumberOf(const GpuChoice& choice) {
-  return static_cast<int>(
-             std::find(std::begin(kChoices), std::end(kChoices), choice) -
-             std::begin(kChoices)) +
-         1;
+  int number = 1;
+  while (!(kChoices[number - 1].choice == choice)) ++number;
+  return number;
 }
 
 bool ChoiceOf(int number, GpuChoice* choice) {
   if (number < 1 || number > static_cast<int>(std::size(kChoices))) {
     return false;
   }
-  *choice = kChoices[number - 1];
+  *choice = kChoices[number - 1].choice;
   return true;
 }
 

@@ -2,7 +2,6 @@
 #include <memory>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "kernels/arena.h"
 #include "kernels/ceil_div.h"
@@ -119,14 +118,13 @@ class CudnnNetwork : public Engine {
                bool allow_tf32)
       : problem_(problem), algorithm_(algorithm), allow_tf32_(allow_tf32) {}
 
-  // Describes the problem for the first time, which may fail.
+  // Describes the problem, which may fail.
   RnnStatus Build(cudnnHandle_t cudnn) {
-    Lent lent(*this);
-    CRNN_RETURN_IF_ERROR(lent.Take(cudnn));
+    CRNN_RETURN_IF_ERROR(described_.Build(cudnn, algorithm_, allow_tf32_));
     reserve_size_ =
-        CeilDiv(lent->reserve_size(), Arena::kAlign) * Arena::kAlign;
-    forward_workspace_size_ = CudnnForward(*lent, {}).arena.used();
-    backward_workspace_size_ = CudnnBackward(*lent, {}).arena.used();
+        CeilDiv(described_.reserve_size(), Arena::kAlign) * Arena::kAlign;
+    forward_workspace_size_ = CudnnForward(described_, {}).arena.used();
+    backward_workspace_size_ = CudnnBackward(described_, {}).arena.used();
     return {};
   }
   size_t reserve_size() const override { return reserve_size_; }
@@ -141,32 +139,31 @@ class CudnnNetwork : public Engine {
   RnnStatus StoreLengthsAndSeed(
       const Handles& handles, const RnnForwardBuffers& callers) const override {
     if (!problem_.has_dropout_between_layers()) return {};
-    Lent lent(*this);
-    CRNN_RETURN_IF_ERROR(lent.Take(handles.cudnn));
-    const CudnnForward buffers(*lent, callers);
-    return lent->SeedDropout(handles.cudnn, buffers.dropout_states,
-                             MixSeeds(buffers.seed));
+    const std::lock_guard<std::mutex> uses(mutex_);
+    const CudnnForward buffers(described_, callers);
+    return described_.SeedDropout(handles.cudnn, buffers.dropout_states,
+                                  MixSeeds(buffers.seed));
   }
   // Batch-major data are copied into cuDNN's order and back, in the workspace:
   // cuDNN's own way with them takes several times as long.
   RnnStatus Forward(const Handles& handles,
                     const RnnForwardBuffers& callers) const override {
     const std::lock_guard<std::mutex> lock(EnqueueLock(handles.stream));
-    Lent lent(*this);
-    CRNN_RETURN_IF_ERROR(lent.Take(handles.cudnn));
-    const CudnnForward buffers(*lent, callers);
+    const std::lock_guard<std::mutex> uses(mutex_);
+    const CudnnForward buffers(described_, callers);
     const CUstream stream = handles.stream;
-    CRNN_RETURN_IF_ERROR(Begin(handles, callers, buffers, &*lent));
+    CRNN_RETURN_IF_ERROR(Begin(handles, callers, buffers, &described_));
     CRNN_RETURN_IF_CUDNN_ERROR(
         Gpu().cudnn.cudnnRNNForward(
-            handles.cudnn, lent->rnn(),
+            handles.cudnn, described_.rnn(),
             problem_.is_training ? CUDNN_FWD_MODE_TRAINING
                                  : CUDNN_FWD_MODE_INFERENCE,
-            /*devSeqLengths=*/nullptr, lent->input(), buffers.input,
-            lent->output(), buffers.output, lent->h(), buffers.input_h,
-            buffers.output_h, lent->c(), buffers.input_c, buffers.output_c,
-            lent->weight_space_size(), buffers.params, lent->workspace_size(),
-            buffers.workspace, problem_.is_training ? lent->reserve_size() : 0,
+            /*devSeqLengths=*/nullptr, described_.input(), buffers.input,
+            described_.output(), buffers.output, described_.h(),
+            buffers.input_h, buffers.output_h, described_.c(), buffers.input_c,
+            buffers.output_c, described_.weight_space_size(), buffers.params,
+            described_.workspace_size(), buffers.workspace,
+            problem_.is_training ? described_.reserve_size() : 0,
             problem_.is_training ? buffers.reserve_space : nullptr),
         problem_);
     CRNN_RETURN_IF_ERROR(buffers.after.Enqueue(stream));
@@ -178,33 +175,34 @@ class CudnnNetwork : public Engine {
   RnnStatus Backward(const Handles& handles,
                      const RnnBackwardBuffers& callers) const override {
     const std::lock_guard<std::mutex> lock(EnqueueLock(handles.stream));
-    Lent lent(*this);
-    CRNN_RETURN_IF_ERROR(lent.Take(handles.cudnn));
-    const CudnnBackward buffers(*lent, callers);
+    const std::lock_guard<std::mutex> uses(mutex_);
+    const CudnnBackward buffers(described_, callers);
     const CUstream stream = handles.stream;
-    CRNN_RETURN_IF_ERROR(Begin(handles, callers, buffers, &*lent));
+    CRNN_RETURN_IF_ERROR(Begin(handles, callers, buffers, &described_));
     CRNN_RETURN_IF_CUDNN_ERROR(
         Gpu().cudnn.cudnnRNNBackwardData_v8(
-            handles.cudnn, lent->rnn(), /*devSeqLengths=*/nullptr,
-            lent->output(), buffers.output, buffers.output_backprop,
-            lent->input(), buffers.input_backprop, lent->h(), buffers.input_h,
-            buffers.output_h_backprop, buffers.input_h_backprop, lent->c(),
-            buffers.input_c, buffers.output_c_backprop,
-            buffers.input_c_backprop, lent->weight_space_size(), buffers.params,
-            lent->workspace_size(), buffers.workspace, lent->reserve_size(),
-            buffers.reserve_space),
+            handles.cudnn, described_.rnn(), /*devSeqLengths=*/nullptr,
+            described_.output(), buffers.output, buffers.output_backprop,
+            described_.input(), buffers.input_backprop, described_.h(),
+            buffers.input_h, buffers.output_h_backprop,
+            buffers.input_h_backprop, described_.c(), buffers.input_c,
+            buffers.output_c_backprop, buffers.input_c_backprop,
+            described_.weight_space_size(), buffers.params,
+            described_.workspace_size(), buffers.workspace,
+            described_.reserve_size(), buffers.reserve_space),
         problem_);
     CRNN_RETURN_IF_ERROR(buffers.after.Enqueue(stream));
     CRNN_RETURN_IF_ERROR(buffers.before_params.Enqueue(stream));
     CRNN_RETURN_IF_ERROR(EnqueueFill(stream, buffers.params_backprop, 0,
-                                     lent->weight_space_size()));
+                                     described_.weight_space_size()));
     CRNN_RETURN_IF_CUDNN_ERROR(
         Gpu().cudnn.cudnnRNNBackwardWeights_v8(
-            handles.cudnn, lent->rnn(), CUDNN_WGRAD_MODE_ADD,
-            /*devSeqLengths=*/nullptr, lent->input(), buffers.input, lent->h(),
-            buffers.input_h, lent->output(), buffers.output,
-            lent->weight_space_size(), buffers.params_backprop,
-            lent->workspace_size(), buffers.workspace, lent->reserve_size(),
+            handles.cudnn, described_.rnn(), CUDNN_WGRAD_MODE_ADD,
+            /*devSeqLengths=*/nullptr, described_.input(), buffers.input,
+            described_.h(), buffers.input_h, described_.output(),
+            buffers.output, described_.weight_space_size(),
+            buffers.params_backprop, described_.workspace_size(),
+            buffers.workspace, described_.reserve_size(),
             buffers.reserve_space),
         problem_);
     return CopyStatesOfEmptySequences(
@@ -214,43 +212,6 @@ class CudnnNetwork : public Engine {
   }
 
  private:
-  // A description that one pass uses at a time, since each describes its
-  // lengths anew. It goes back to the network's idle ones.
-  class Lent {
-   public:
-    explicit Lent(const CudnnNetwork& network) : network_(network) {}
-    ~Lent() {
-      if (described_ == nullptr) return;
-      const std::lock_guard<std::mutex> lock(network_.mutex_);
-      network_.idle_.push_back(std::move(described_));
-    }
-    Lent(const Lent&) = delete;
-    Lent& operator=(const Lent&) = delete;
-
-    RnnStatus Take(cudnnHandle_t cudnn) {
-      {
-        const std::lock_guard<std::mutex> lock(network_.mutex_);
-        if (!network_.idle_.empty()) {
-          described_ = std::move(network_.idle_.back());
-          network_.idle_.pop_back();
-          return {};
-        }
-        network_.idle_.reserve(++network_.num_described_);
-      }
-      auto made = std::make_unique<CudnnDescription>(network_.problem_);
-      CRNN_RETURN_IF_ERROR(
-          made->Build(cudnn, network_.algorithm_, network_.allow_tf32_));
-      described_ = std::move(made);
-      return {};
-    }
-    CudnnDescription& operator*() const { return *described_; }
-    CudnnDescription* operator->() const { return described_.get(); }
-
-   private:
-    const CudnnNetwork& network_;
-    std::unique_ptr<CudnnDescription> described_;
-  };
-
   // States of one kind and where they go, in the caller's layout.
   struct States {
     int64_t size;
@@ -292,9 +253,10 @@ class CudnnNetwork : public Engine {
   const bool allow_tf32_;
   size_t reserve_size_ = 0, forward_workspace_size_ = 0,
          backward_workspace_size_ = 0;
+  // One pass uses the description at a time, since each describes its lengths
+  // anew.
   mutable std::mutex mutex_;
-  mutable size_t num_described_ = 0;
-  mutable std::vector<std::unique_ptr<CudnnDescription>> idle_;
+  mutable CudnnDescription described_{problem_};
 };
 
 }  // namespace
