@@ -82,7 +82,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsSmall ? 2 : 1)
       // Work that does not depend on what peers send comes before the wait.
       cells.Prepare();
       if (!Weights::kLoadsLate) cells.LoadInputs(step - 1);
-      parts.Await(turn);
       parts.Receive(turn);
       cells.Compute(parts, turn, step);
       if (step < 0) break;

@@ -96,8 +96,6 @@ class Parts {
   char* ring_end() const { return nullptr; }
   void Arm() const {}
   void Join() const {}
-  void Await(int) const {}
-  void Receive(int) const {}
   void EndShare(int) {}
   void Leave() const {}
 
@@ -165,7 +163,7 @@ class ClusterParts : public Parts {
     SynchronizeCluster();
   }
   // Waits for the parts of the turn before.
-  void Await(int turn) const {
+  void Receive(int turn) const {
     if (turn == 0) return;
     Barrier* const barrier = memory_.barriers + turn % 2;
     WaitForBarrier(barrier, (turn - 1) / 2 % 2);

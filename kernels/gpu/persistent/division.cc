@@ -5,15 +5,11 @@
 #include <utility>
 
 #include "kernels/ceil_div.h"
-#include "kernels/gpu/persistent/step_cost.h"
 
 namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
 
-constexpr int kMaxThreadRegisters = 255;
-// The driver keeps this many bytes of each block's shared memory for itself.
-constexpr int kReservedBytes = 1024;
 // A larger team must promise to be this many times as fast as a smaller one.
 // Batches of nearly all sizes then have the same shape, which is compiled once.
 constexpr double kGain = 1.05;
@@ -40,13 +36,6 @@ std::vector<int> WaysToMultiply(const KernelRequest& request,
     return {Shape::kHalves, Shape::kDirect};
   }
   return {Shape::kSplit, Shape::kFused};
-}
-
-// A multiprocessor has four parts, each with a quarter of the registers, and a
-// block's warps are dealt to these in turn.
-int RegistersOfThread(const DeviceLimits& gpu, int warps) {
-  const int threads = CeilDiv(warps, 4) * 4 * 32;
-  return std::min(kMaxThreadRegisters, gpu.registers / threads / 8 * 8);
 }
 
 // The sizes of teams, and whether each is a cluster. A device may grant smaller
@@ -165,31 +154,6 @@ bool Complete(const KernelRequest& request, const DeviceLimits& gpu,
               TeamsAtOnce(gpu, shape));
 }
 
-// Adds the division of a shape, which gets its resident pairs, if a block has
-// room for it.
-void AddDivision(const KernelRequest& request, const DeviceLimits& gpu,
-                 Shape shape, std::vector<Division>* divisions) {
-  const TeamStep step = {request, gpu, shape};
-  const StepCost cost = CostOf(step);
-  const int room = RegistersOfThread(gpu, shape.warps) - cost.registers;
-  if (room < 0 || !cost.fills_warps || shape.warps % shape.splits != 0) return;
-  const auto fits = [&] {
-    return shape.shared_bytes(request.is_backward) <= gpu.shared_bytes;
-  };
-  // Registers hold as many of the weights as they can. Of wide products, some
-  // gain a little unless two blocks have room together, and more gain nothing:
-  // with 256 units and 2048 sequences, a step took 8.9 µs with three, 9.9 with
-  // two.
-  const int most = std::min(room / (8 * step.tiles), step.pairs);
-  const int gaining = !request.is_backward && step.tiles > 2   ? 3
-                      : step.tiles <= 2 && shape.row_tiles > 2 ? 2
-                                                               : 0;
-  shape.resident_pairs =
-      shape.has_warpgroups && shape.is_cluster ? std::min(gaining, most) : most;
-  while (!fits() && shape.resident_pairs < most) ++shape.resident_pairs;
-  if (fits()) divisions->push_back({shape, Cycles(step, cost)});
-}
-
 }  // namespace
 
 std::vector<Division> Divisions(const KernelRequest& request,
@@ -211,10 +175,6 @@ std::vector<Division> Divisions(const KernelRequest& request,
     }
   }
   return divisions;
-}
-
-int BlocksWithMemory(const DeviceLimits& gpu, int shared_bytes) {
-  return (gpu.shared_bytes + kReservedBytes) / (shared_bytes + kReservedBytes);
 }
 
 const Division* ChooseDivision(const std::vector<Division>& divisions) {

@@ -40,6 +40,14 @@ struct Division {
 std::vector<Division> Divisions(const KernelRequest& request,
                                 const DeviceLimits& gpu);
 
+// The number of teams that run at the same time.
+int TeamsAtOnce(const DeviceLimits& gpu, const Shape& shape);
+
+// Adds the division of a shape, which gets its resident pairs, if a block has
+// room for it. The cycles are those of the models in step_cost.cc.
+void AddDivision(const KernelRequest& request, const DeviceLimits& gpu,
+                 Shape shape, std::vector<Division>* divisions);
+
 // The number of blocks with so much shared memory that a multiprocessor has
 // room for.
 int BlocksWithMemory(const DeviceLimits& gpu, int shared_bytes);
