@@ -105,11 +105,10 @@ void CheckClusters(const DeviceLimits& limits) {
     launched.clear();
     persistent::BackwardArguments backward = {};
     persistent::ForwardArguments forward = {};
-    Check(
-        (request.is_backward ? kernel.Enqueue(nullptr, 4, 1, nullptr, &backward)
-                             : kernel.Enqueue(nullptr, 4, 1, nullptr, &forward))
-            .ok(),
-        "a launch");
+    Check((request.is_backward ? kernel.Enqueue(nullptr, nullptr, &backward)
+                               : kernel.Enqueue(nullptr, nullptr, &forward))
+              .ok(),
+          "a launch");
     const std::vector<CUlaunchAttributeID> expected =
         !kernel.shape().is_cluster
             ? std::vector{CU_LAUNCH_ATTRIBUTE_COOPERATIVE}

@@ -116,6 +116,10 @@ RnnStatus Kernel::Compile(const KernelRequest& request,
   CUdevice device;
   CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
   kernel->shape_ = shape;
+  kernel->shares_ = CeilDiv(request.batch_size(), shape.rows());
+  kernel->at_once_ = request.is_stack()
+                         ? shape.Stages(request.num_layers)
+                         : static_cast<int>(request.problem.spec.num_dirs());
   kernel->is_backward_ = request.is_backward;
   kernel->has_clusters_ = HasClusters(limits);
   kernel->teams_at_once_ = 0;
@@ -180,24 +184,24 @@ RnnStatus Kernel::Get(const KernelRequest& request, const DeviceLimits& limits,
   return status;
 }
 
-Kernel::Grid Kernel::MostAtOnce(int shares, int at_once) const {
-  if (shape_.is_cluster) return {shares, at_once};
+Kernel::Grid Kernel::MostAtOnce() const {
+  if (shape_.is_cluster) return {shares_, at_once_};
   const auto with_dirs = [&](int dirs) -> Grid {
-    return {std::min(shares, teams_at_once_ / dirs), dirs};
+    return {std::min(shares_, teams_at_once_ / dirs), dirs};
   };
   const auto rounds = [&](const Grid& grid) {
-    return CeilDiv(shares, grid.teams) * CeilDiv(at_once, grid.dirs);
+    return CeilDiv(shares_, grid.teams) * CeilDiv(at_once_, grid.dirs);
   };
   // If an odd number of teams fits, two directions at the same time would leave
   // one of them idle.
-  const Grid together = with_dirs(std::min(at_once, teams_at_once_));
+  const Grid together = with_dirs(std::min(at_once_, teams_at_once_));
   const Grid one_by_one = with_dirs(1);
   return rounds(one_by_one) < rounds(together) ? one_by_one : together;
 }
 
-size_t Kernel::ring_bytes(int shares, int at_once) const {
+size_t Kernel::ring_bytes() const {
   if (shape_.is_cluster) return shape_.is_stack ? sizeof(uint32_t) : 0;
-  const Grid grid = MostAtOnce(shares, at_once);
+  const Grid grid = MostAtOnce();
   return static_cast<size_t>(shape_.ring_bytes(is_backward_)) *
          static_cast<size_t>(grid.teams * grid.dirs);
 }
@@ -222,13 +226,13 @@ CUlaunchConfig Kernel::Config(const Grid& grid, CUstream stream,
   return config;
 }
 
-RnnStatus Kernel::Enqueue(CUstream stream, int shares, int at_once, void* ring,
+RnnStatus Kernel::Enqueue(CUstream stream, void* ring,
                           PassArguments* arguments) const {
-  const Grid most = MostAtOnce(shares, at_once);
-  const size_t bytes = ring_bytes(shares, at_once);
+  const Grid most = MostAtOnce();
+  const size_t bytes = ring_bytes();
   arguments->part.ring = ring;
   void* parameters[] = {arguments};  // What is derived begins with its base.
-  for (int d = 0; d < at_once; d += most.dirs) {
+  for (int d = 0; d < at_once_; d += most.dirs) {
     arguments->part.first_direction = d;
     CUlaunchAttribute attribute;
     CUlaunchConfig config = Config(most, stream, &attribute);

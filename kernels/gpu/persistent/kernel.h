@@ -47,13 +47,13 @@ class Kernel {
   bool fits() const { return teams_at_once_ > 0; }
 
   const Shape& shape() const { return shape_; }
-  // The bytes of the memory through which the kernel's teams exchange. `shares`
-  // is the number of teams that the batch would fill at once, `at_once` that of
-  // the layer's directions or the stack's stages.
-  size_t ring_bytes(int shares, int at_once) const;
+  // The rows of the teams that the batch would fill at once.
+  int rows() const { return shares_ * shape_.rows(); }
+  // The bytes of the memory through which the kernel's teams exchange.
+  size_t ring_bytes() const;
   // Enqueues the kernel. `arguments` are ForwardArguments or BackwardArguments,
   // whichever the kernel takes; this sets their part.
-  RnnStatus Enqueue(CUstream stream, int shares, int at_once, void* ring,
+  RnnStatus Enqueue(CUstream stream, void* ring,
                     PassArguments* arguments) const;
 
  private:
@@ -64,12 +64,15 @@ class Kernel {
   // clusters. Blocks of other teams wait for each other, so one launch has no
   // more of them than the GPU runs at the same time; the teams then run several
   // shares of the batch each, and several launches run the directions.
-  Grid MostAtOnce(int shares, int at_once) const;
+  Grid MostAtOnce() const;
   CUlaunchConfig Config(const Grid& grid, CUstream stream,
                         CUlaunchAttribute* attribute) const;
 
   CUkernel kernel_ = nullptr;
   Shape shape_ = {};
+  // Teams that the batch would fill at once, and directions of a layer or
+  // stages of a stack.
+  int shares_ = 0, at_once_ = 0;
   bool is_backward_ = false, has_clusters_ = false;
   int teams_at_once_ = 0;
 };

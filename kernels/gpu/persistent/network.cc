@@ -122,16 +122,6 @@ RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
   return {};
 }
 
-RnnStatus Network::Get(const KernelRequest& request, const DeviceLimits& limits,
-                       Division* division, PassKernel* kernel) const {
-  CRNN_RETURN_IF_ERROR(Kernel::Get(request, limits, division, &kernel->kernel));
-  const Shape& shape = kernel->kernel.shape();
-  kernel->shares = static_cast<int>(CeilDiv(problem_.batch_size, shape.rows()));
-  kernel->at_once = request.is_stack() ? shape.Stages(request.num_layers)
-                                       : static_cast<int>(spec_.num_dirs());
-  return {};
-}
-
 RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
                           const DeviceLimits& limits, Estimate* estimate,
                           std::unique_ptr<const Engine>* network) {
@@ -139,13 +129,13 @@ RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
   std::unique_ptr<Network> made(new Network(problem, allow_tf32));
   CRNN_RETURN_IF_ERROR(made->Compile());
   const auto get_forward = [&](int64_t num_layers, Division* division) {
-    return made->Get({problem, allow_tf32, /*is_backward=*/false,
-                      static_cast<int>(num_layers)},
-                     limits, division, &made->forward_);
+    return Kernel::Get({problem, allow_tf32, /*is_backward=*/false,
+                        static_cast<int>(num_layers)},
+                       limits, division, &made->forward_);
   };
   const auto get_backward = [&] {
-    return made->Get({problem, allow_tf32, /*is_backward=*/true}, limits,
-                     &estimate->backward, &made->backward_);
+    return Kernel::Get({problem, allow_tf32, /*is_backward=*/true}, limits,
+                       &estimate->backward, &made->backward_);
   };
   // The kernels of both passes are compiled at the same time.
   std::future<RnnStatus> of_backward;
@@ -189,8 +179,7 @@ RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
 }
 
 int Network::BiasRows() const {
-  return loop_ ? static_cast<int>(problem_.batch_size)
-               : backward_.shares * backward_.kernel.shape().rows();
+  return loop_ ? static_cast<int>(problem_.batch_size) : backward_.rows();
 }
 
 size_t Network::reserve_size() const {

@@ -78,22 +78,6 @@ class Network : public Engine {
 
   Network(const RnnProblem& problem, bool allow_tf32);
 
-  // A pass's kernel and the teams that run it.
-  struct PassKernel {
-    Kernel kernel;
-    int shares = 0;   // Of the batch, each as large as a team takes at once.
-    int at_once = 0;  // Directions of a layer, or stages of a stack.
-
-    // The bytes of the memory through which the teams exchange.
-    size_t ring_bytes() const { return kernel.ring_bytes(shares, at_once); }
-    RnnStatus Enqueue(CUstream stream, void* ring,
-                      PassArguments* arguments) const {
-      return kernel.Enqueue(stream, shares, at_once, ring, arguments);
-    }
-  };
-
-  RnnStatus Get(const KernelRequest& request, const DeviceLimits& limits,
-                Division* division, PassKernel* kernel) const;
   template <typename Buffers>
   void SetDirection(int64_t pseudo_layer, const Buffers& buffers, void* gates,
                     const Reserve& reserve, LayerDirection* direction) const;
@@ -164,7 +148,7 @@ class Network : public Engine {
   // This runs the steps of a layer. If it is empty, the kernels do.
   std::optional<StepLoop> loop_;
   bool is_stack_ = false;  // All layers run at the same time, forward.
-  PassKernel forward_, backward_;
+  Kernel forward_, backward_;
 };
 
 }  // namespace persistent

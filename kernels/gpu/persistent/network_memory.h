@@ -119,8 +119,7 @@ struct Network::Workspace : Memory {
     if (network.loop_) {
       step_memory.emplace(*network.loop_, is_backward, &arena);
     } else {
-      const PassKernel& kernel =
-          is_backward ? network.backward_ : network.forward_;
+      const Kernel& kernel = is_backward ? network.backward_ : network.forward_;
       ring = arena.Take<char>(kernel.ring_bytes());
     }
     if (!network.folds()) return;
