@@ -64,208 +64,200 @@ int64_t LayerProducts::PartsOfSum(int64_t m, int64_t n) const {
   return 1;
 }
 
-LayerProducts::Forward::Forward(const LayerProducts& all, bool has_powers,
-                                Arena* arena)
-    : all_(all) {
-  const int64_t widest = all.WidestInput();
-  if (!has_powers || !all.halves_ || widest == 0) return;
-  inputs_ = all.TakeHalves(all.rows_, widest, arena);
-  weights_ = all.TakeHalves(all.gate_rows_, widest, arena);
-  step_powers_ = arena->Take<float>(all.rows_);
-  row_powers_ = arena->Take<float>(all.spec_.num_dirs() * all.gate_rows_);
+ForwardProducts::ForwardProducts(const LayerProducts& all, bool has_powers,
+                                 Arena* arena)
+    : LayerProducts(all) {
+  const int64_t widest = WidestInput();
+  if (!has_powers || !halves_ || widest == 0) return;
+  inputs_ = TakeHalves(rows_, widest, arena);
+  weights_ = TakeHalves(gate_rows_, widest, arena);
+  step_powers_ = arena->Take<float>(rows_);
+  row_powers_ = arena->Take<float>(spec_.num_dirs() * gate_rows_);
 }
 
-RnnStatus LayerProducts::Forward::Read(const Handles& handles, int64_t l,
-                                       const void* input) const {
+RnnStatus ForwardProducts::Read(const Handles& handles, int64_t l,
+                                const void* input) const {
   if (step_powers(l) == nullptr) return {};
-  const int64_t width = all_.spec_.layer_input_size(l);
-  return all_.halves_->Rows(handles.stream, all_.rows_, width, width, input,
-                            /*least=*/0.0f, Halves::Pitch(width), inputs_,
-                            step_powers_);
+  const int64_t width = spec_.layer_input_size(l);
+  return halves_->Rows(handles.stream, rows_, width, width, input,
+                       /*least=*/0.0f, Halves::Pitch(width), inputs_,
+                       step_powers_);
 }
 
-RnnStatus LayerProducts::Forward::Multiply(const Handles& handles, int64_t l,
-                                           int64_t d, const void* input,
-                                           const void* weights,
-                                           void* gates) const {
-  if (!all_.spec_.has_input_weights(l)) {
-    return all_.auxiliary_.SpreadInputs(handles.stream, input, gates);
+RnnStatus ForwardProducts::Multiply(const Handles& handles, int64_t l,
+                                    int64_t d, const void* input,
+                                    const void* weights, void* gates) const {
+  if (!spec_.has_input_weights(l)) {
+    return auxiliary_.SpreadInputs(handles.stream, input, gates);
   }
-  const int64_t width = all_.spec_.layer_input_size(l);
+  const int64_t width = spec_.layer_input_size(l);
   int64_t pitch = width;
-  ProductType type = all_.type();
+  ProductType how = type();
   if (step_powers(l) != nullptr) {
     pitch = Halves::Pitch(width);
-    type = kHalfProducts;
-    CRNN_RETURN_IF_ERROR(all_.halves_->Rows(
-        handles.stream, all_.gate_rows_, width, width, weights, /*least=*/0.0f,
-        pitch, weights_, row_powers_ + d * all_.gate_rows_));
+    how = kHalfProducts;
+    CRNN_RETURN_IF_ERROR(halves_->Rows(handles.stream, gate_rows_, width, width,
+                                       weights, /*least=*/0.0f, pitch, weights_,
+                                       row_powers_ + d * gate_rows_));
     input = inputs_;
     weights = weights_;
   }
-  return cudnn_rnn_tf::Multiply(
-      handles.blas, type, all_.rows_, all_.gate_rows_, pitch, {input, pitch},
-      {weights, pitch, /*is_transposed=*/true},
-      {gates, all_.problem_.dtype, all_.gates_pitch_});
+  return cudnn_rnn_tf::Multiply(handles.blas, how, rows_, gate_rows_, pitch,
+                                {input, pitch},
+                                {weights, pitch, /*is_transposed=*/true},
+                                {gates, problem_.dtype, gates_pitch_});
 }
 
-LayerProducts::Backward::Backward(const LayerProducts& all, int64_t copied,
-                                  Arena* arena)
-    : all_(all) {
-  const RnnSpec& spec = all.spec_;
-  const auto sum = static_cast<int64_t>(SizeOf(SumType(all.problem_.dtype)));
+BackwardProducts::BackwardProducts(const LayerProducts& all, int64_t copied,
+                                   Arena* arena)
+    : LayerProducts(all) {
+  const auto sum = static_cast<int64_t>(SizeOf(SumType(problem_.dtype)));
   static_assert(kMostTiles * kTileSize * kTileSize >= Auxiliary::kMostSums);
   parts_ = arena->Take<char>(
       sum * std::max(kMostTiles * kTileSize * kTileSize,
-                     spec.kind().num_vectors * spec.num_units));
-  const int64_t widest = std::max(all.WidestInput(), spec.output_size());
-  if (!all.halves_) {
-    const int64_t numbers =
-        std::max(all.rows_ * copied,
-                 all.IsTransposed(widest) ? all.TransposedPitch() * widest : 0);
-    operand_ = arena->Take<char>(
-        numbers * static_cast<int64_t>(SizeOf(all.problem_.dtype)));
+                     spec_.kind().num_vectors * spec_.num_units));
+  const int64_t widest = std::max(WidestInput(), spec_.output_size());
+  if (!halves_) {
+    const int64_t numbers = std::max(
+        rows_ * copied, IsTransposed(widest) ? TransposedPitch() * widest : 0);
+    operand_ = arena->Take<char>(numbers *
+                                 static_cast<int64_t>(SizeOf(problem_.dtype)));
     return;
   }
-  operand_ = all.TakeHalves(all.rows_, widest, arena);
+  operand_ = TakeHalves(rows_, widest, arena);
   const auto padded_numbers = [](int64_t m, int64_t n) {
     return Halves::Pitch(n) == n ? 0 : m * Halves::Pitch(n);
   };
-  int64_t most = padded_numbers(all.gate_rows_, spec.output_size());
-  for (int64_t l = 0; l < spec.num_layers; ++l) {
-    if (!spec.has_input_weights(l)) continue;
+  int64_t most = padded_numbers(gate_rows_, spec_.output_size());
+  for (int64_t l = 0; l < spec_.num_layers; ++l) {
+    if (!spec_.has_input_weights(l)) continue;
     const int64_t m =
-        HalvesInputs(l) ? std::max(all.gate_rows_, all.rows_) : all.gate_rows_;
-    most = std::max(most, padded_numbers(m, spec.layer_input_size(l)));
+        HalvesInputs(l) ? std::max(gate_rows_, rows_) : gate_rows_;
+    most = std::max(most, padded_numbers(m, spec_.layer_input_size(l)));
   }
   if (most > 0) padded_ = arena->Take<float>(most);
-  if (spec.num_dirs() == 1) {
-    weights_ = all.TakeHalves(all.gate_rows_, all.WidestInput(), arena);
+  if (spec_.num_dirs() == 1) {
+    weights_ = TakeHalves(gate_rows_, WidestInput(), arena);
   }
   column_powers_ = arena->Take<float>(widest);
-  for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-    step_powers_[d] = arena->Take<float>(all.rows_);
+  for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
+    step_powers_[d] = arena->Take<float>(rows_);
   }
 }
 
-RnnStatus LayerProducts::Backward::Halve(const Handles& handles, int64_t d,
-                                         void* gates) const {
-  if (!all_.halves_) return {};
+RnnStatus BackwardProducts::Halve(const Handles& handles, int64_t d,
+                                  void* gates) const {
+  if (!halves_) return {};
   // A GRU that resets before has what its candidate reads in the last slot.
-  const int64_t width =
-      all_.spec_.resets_before() ? all_.gate_rows_ : all_.gates_pitch_;
-  return all_.halves_->Rows(handles.stream, all_.rows_, width,
-                            all_.gates_pitch_, gates, /*least=*/0.0f,
-                            2 * all_.gates_pitch_, gates, step_powers_[d]);
+  const int64_t width = spec_.resets_before() ? gate_rows_ : gates_pitch_;
+  return halves_->Rows(handles.stream, rows_, width, gates_pitch_, gates,
+                       /*least=*/0.0f, 2 * gates_pitch_, gates,
+                       step_powers_[d]);
 }
 
 // Returns the gradients of a gate and those after it, as products over all
 // steps read them.
-Factor LayerProducts::Backward::OfGates(const void* gates, int64_t gate) const {
-  const int64_t item =
-      all_.halves_ ? sizeof(uint16_t) : SizeOf(all_.problem_.dtype);
-  return {static_cast<const char*>(gates) + gate * all_.spec_.num_units * item,
-          (all_.halves_ ? 2 : 1) * all_.gates_pitch_};
+Factor BackwardProducts::OfGates(const void* gates, int64_t gate) const {
+  const int64_t item = halves_ ? sizeof(uint16_t) : SizeOf(problem_.dtype);
+  return {static_cast<const char*>(gates) + gate * spec_.num_units * item,
+          (halves_ ? 2 : 1) * gates_pitch_};
 }
 
 // Computes a product, [m, n], of operands in float16, of which `b` has rows of
 // Halves::Pitch(n) numbers, and divides it by the powers of b's columns and of
 // a's rows, if those have any. cuBLAS takes three times as long for products
 // whose columns are no multiple of eight, so it gets those of b's padding too.
-RnnStatus LayerProducts::Backward::MultiplyHalves(
-    const Handles& handles, int64_t m, int64_t n, int64_t k, const Factor& a,
-    const Factor& b, const float* of_rows, void* result) const {
+RnnStatus BackwardProducts::MultiplyHalves(const Handles& handles, int64_t m,
+                                           int64_t n, int64_t k,
+                                           const Factor& a, const Factor& b,
+                                           const float* of_rows,
+                                           void* result) const {
   const int64_t pitch = Halves::Pitch(n);
   void* const products = pitch == n ? result : padded_;
   CRNN_RETURN_IF_ERROR(Multiply(handles.blas, kHalfProducts, m, pitch, k, a, b,
-                                {products, all_.problem_.dtype, pitch}));
-  return all_.halves_->Unscale(handles.stream, m, n, pitch, of_rows,
-                               column_powers_, products, result);
+                                {products, problem_.dtype, pitch}));
+  return halves_->Unscale(handles.stream, m, n, pitch, of_rows, column_powers_,
+                          products, result);
 }
 
-RnnStatus LayerProducts::Backward::Inputs(
+RnnStatus BackwardProducts::Inputs(
     const Handles& handles, int64_t l,
     const std::array<const void*, kMaxDirs>& gates,
     const std::array<const void*, kMaxDirs>& weights,
     void* input_backprop) const {
-  if (!all_.spec_.has_input_weights(l)) {
-    return all_.auxiliary_.GatherInputs(handles.stream, gates[0], gates[1],
-                                        input_backprop);
+  if (!spec_.has_input_weights(l)) {
+    return auxiliary_.GatherInputs(handles.stream, gates[0], gates[1],
+                                   input_backprop);
   }
-  const int64_t width = all_.spec_.layer_input_size(l);
+  const int64_t width = spec_.layer_input_size(l);
   if (HalvesInputs(l)) {
-    CRNN_RETURN_IF_ERROR(all_.halves_->Columns(
-        handles.stream, {}, all_.gate_rows_, width, width, weights[0],
+    CRNN_RETURN_IF_ERROR(halves_->Columns(
+        handles.stream, {}, gate_rows_, width, width, weights[0],
         /*factors=*/nullptr, column_powers_, weights_));
     return MultiplyHalves(
-        handles, all_.rows_, width, all_.gate_rows_, OfGates(gates[0], 0),
+        handles, rows_, width, gate_rows_, OfGates(gates[0], 0),
         {weights_, Halves::Pitch(width)}, step_powers_[0], input_backprop);
   }
-  for (int64_t d = 0; d < all_.spec_.num_dirs(); ++d) {
+  for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
     CRNN_RETURN_IF_ERROR(
-        Multiply(handles.blas, all_.type(), all_.rows_, width, all_.gate_rows_,
-                 {gates[d], all_.gates_pitch_}, {weights[d], width},
-                 {input_backprop, all_.problem_.dtype, width, /*adds=*/d > 0}));
+        Multiply(handles.blas, type(), rows_, width, gate_rows_,
+                 {gates[d], gates_pitch_}, {weights[d], width},
+                 {input_backprop, problem_.dtype, width, /*adds=*/d > 0}));
   }
   return {};
 }
 
-RnnStatus LayerProducts::Backward::MakeOperand(const Handles& handles,
-                                               const Sequences& sequences,
-                                               int64_t d, bool may_transpose,
-                                               int64_t width, int64_t pitch,
-                                               const void* values,
-                                               Factor* operand) const {
-  if (all_.halves_) {
+RnnStatus BackwardProducts::MakeOperand(const Handles& handles,
+                                        const Sequences& sequences, int64_t d,
+                                        bool may_transpose, int64_t width,
+                                        int64_t pitch, const void* values,
+                                        Factor* operand) const {
+  if (halves_) {
     *operand = {operand_, Halves::Pitch(width)};
-    return all_.halves_->Columns(handles.stream, sequences, all_.rows_, width,
-                                 pitch, values, step_powers_[d], column_powers_,
-                                 operand_);
+    return halves_->Columns(handles.stream, sequences, rows_, width, pitch,
+                            values, step_powers_[d], column_powers_, operand_);
   }
-  if (may_transpose && all_.IsTransposed(width)) {
+  if (may_transpose && IsTransposed(width)) {
     *operand = Transposed();
-    return all_.auxiliary_.TransposeSteps(handles.stream, sequences, width,
-                                          operand->pitch, values, operand_);
+    return auxiliary_.TransposeSteps(handles.stream, sequences, width,
+                                     operand->pitch, values, operand_);
   }
   *operand = {values, pitch};
   return {};
 }
 
-RnnStatus LayerProducts::Backward::Gates(const Handles& handles, int64_t m,
-                                         int64_t n, const void* gates,
-                                         int64_t gate, const Factor& operand,
-                                         void* gradient) const {
-  return Matrix(handles, m, n, OfGates(gates, gate), operand, all_.halves(),
+RnnStatus BackwardProducts::Gates(const Handles& handles, int64_t m, int64_t n,
+                                  const void* gates, int64_t gate,
+                                  const Factor& operand, void* gradient) const {
+  return Matrix(handles, m, n, OfGates(gates, gate), operand, halves(),
                 gradient);
 }
 
-RnnStatus LayerProducts::Backward::Matrix(const Handles& handles, int64_t m,
-                                          int64_t n, Factor of_products,
-                                          const Factor& operand, bool halved,
-                                          void* gradient) const {
-  const RnnDataType dtype = all_.problem_.dtype;
-  const int64_t parts = all_.PartsOfSum(m, n), of_part = all_.rows_ / parts;
+RnnStatus BackwardProducts::Matrix(const Handles& handles, int64_t m, int64_t n,
+                                   Factor of_products, const Factor& operand,
+                                   bool halved, void* gradient) const {
+  const RnnDataType dtype = problem_.dtype;
+  const int64_t parts = PartsOfSum(m, n), of_part = rows_ / parts;
   of_products.is_transposed = true;
   if (halved && parts == 1) {
-    return MultiplyHalves(handles, m, n, all_.rows_, of_products, operand,
+    return MultiplyHalves(handles, m, n, rows_, of_products, operand,
                           /*of_rows=*/nullptr, gradient);
   }
   of_products.stride = of_part * of_products.pitch;
-  CRNN_RETURN_IF_ERROR(
-      Multiply(handles.blas, halved ? kHalfProducts : all_.type(), m, n,
-               of_part, of_products,
-               {operand.numbers, operand.pitch, operand.is_transposed,
-                of_part * operand.pitch},
-               parts == 1 ? Product{gradient, dtype, n}
-                          : Product{parts_, SumType(dtype), n, false, m * n},
-               parts));
+  CRNN_RETURN_IF_ERROR(Multiply(
+      handles.blas, halved ? kHalfProducts : type(), m, n, of_part, of_products,
+      {operand.numbers, operand.pitch, operand.is_transposed,
+       of_part * operand.pitch},
+      parts == 1 ? Product{gradient, dtype, n}
+                 : Product{parts_, SumType(dtype), n, false, m * n},
+      parts));
   if (parts > 1) {
-    CRNN_RETURN_IF_ERROR(all_.auxiliary_.AddParts(handles.stream, m * n, parts,
-                                                  parts_, gradient));
+    CRNN_RETURN_IF_ERROR(
+        auxiliary_.AddParts(handles.stream, m * n, parts, parts_, gradient));
   }
   if (!halved) return {};
-  return all_.halves_->Unscale(handles.stream, m, n, n, /*of_rows=*/nullptr,
-                               column_powers_, gradient, gradient);
+  return halves_->Unscale(handles.stream, m, n, n, /*of_rows=*/nullptr,
+                          column_powers_, gradient, gradient);
 }
 
 }  // namespace persistent

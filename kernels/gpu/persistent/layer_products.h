@@ -42,103 +42,7 @@ class LayerProducts {
     return !halves_ && !IsTransposed(columns);
   }
 
-  // A forward pass's products and their memory.
-  class Forward {
-   public:
-    Forward(const LayerProducts& all, bool has_powers, Arena* arena);
-    // Makes operands of the input of layer `l`, which Multiply then reads.
-    RnnStatus Read(const Handles& handles, int64_t l, const void* input) const;
-    // Multiplies the input by the weights of direction `d`. Products go to
-    // `gates`, [rows, S * H], as does the input itself if there are no weights.
-    RnnStatus Multiply(const Handles& handles, int64_t l, int64_t d,
-                       const void* input, const void* weights,
-                       void* gates) const;
-    // The powers of the operands of layer `l`, null if it has none, and those
-    // of the rows of its directions' weights.
-    const float* step_powers(int64_t l) const {
-      return all_.spec_.has_input_weights(l) ? step_powers_ : nullptr;
-    }
-    const float* row_powers() const { return row_powers_; }
-
-   private:
-    const LayerProducts& all_;
-    char *inputs_ = nullptr, *weights_ = nullptr;
-    float *step_powers_ = nullptr, *row_powers_ = nullptr;
-  };
-
-  // A backward pass's, after that of a layer's steps. `gates` are the gradients
-  // of the gates' inputs, [rows, S * H].
-  class Backward {
-   public:
-    // A copy of the lowest input has `copied` columns, if it is to be here.
-    Backward(const LayerProducts& all, int64_t copied, Arena* arena);
-
-    // Puts the gradients of a direction's gates in float16, if they are to be
-    // so, where they stand. What reads them as they are comes before.
-    RnnStatus Halve(const Handles& handles, int64_t d, void* gates) const;
-    // Tells whether the gradient of a layer's input reads halved gates. Those
-    // of two directions, whose powers differ, could not be added to each other.
-    bool HalvesInputs(int64_t l) const {
-      return all_.halves_ && all_.spec_.num_dirs() == 1 &&
-             all_.spec_.has_input_weights(l);
-    }
-    // Computes the gradient of the input of layer `l`, from the gates and the
-    // input weights of its directions.
-    RnnStatus Inputs(const Handles& handles, int64_t l,
-                     const std::array<const void*, kMaxDirs>& gates,
-                     const std::array<const void*, kMaxDirs>& weights,
-                     void* input_backprop) const;
-
-    // Sets `operand` to values, [rows, width], with rows that are `pitch`
-    // numbers apart, as products with the gates of direction `d` over all steps
-    // read them. Padding counts as zero if `sequences` has lengths, unless the
-    // values are read in place. Those in float16 are multiplied by the powers
-    // of the gates' steps.
-    RnnStatus MakeOperand(const Handles& handles, const Sequences& sequences,
-                          int64_t d, bool may_transpose, int64_t width,
-                          int64_t pitch, const void* values,
-                          Factor* operand) const;
-    // The memory of an operand that is transposed, or of a copy.
-    Factor Transposed() const {
-      return {operand_, all_.TransposedPitch(), /*is_transposed=*/true};
-    }
-    void* operand() const { return operand_; }
-    // Computes the gradient of a matrix, [m, n], whose rows stand for gates
-    // from `gate` on.
-    RnnStatus Gates(const Handles& handles, int64_t m, int64_t n,
-                    const void* gates, int64_t gate, const Factor& operand,
-                    void* gradient) const;
-    // Of any matrix, from the gradients of its products, [rows, m]. Operands
-    // may be `halved`.
-    RnnStatus Matrix(const Handles& handles, int64_t m, int64_t n,
-                     Factor of_products, const Factor& operand, bool halved,
-                     void* gradient) const;
-    // Memory for sums, which only Matrix uses: at least Auxiliary::kMostSums,
-    // and those of a unit's vectors.
-    void* parts() const { return parts_; }
-
-   private:
-    RnnStatus MultiplyHalves(const Handles& handles, int64_t m, int64_t n,
-                             int64_t k, const Factor& a, const Factor& b,
-                             const float* of_rows, void* result) const;
-    Factor OfGates(const void* gates, int64_t gate) const;
-
-    const LayerProducts& all_;
-    // The parts of a product over all steps.
-    void* parts_;
-    // What a product over all steps reads, if it is a copy: the input with
-    // zeros in its padding, or any operand transposed or in float16.
-    void* operand_;
-    // Of operands in float16, a layer's input matrix, where the gradient of its
-    // input reads one, and the powers of the gates' steps and of the other
-    // operand's columns.
-    void *weights_ = nullptr, *column_powers_ = nullptr;
-    std::array<float*, kMaxDirs> step_powers_ = {};
-    // Their product, where its columns are no multiple of those of operands.
-    void* padded_ = nullptr;
-  };
-
- private:
+ protected:
   // The columns of the widest matrix of the input side.
   int64_t WidestInput() const;
   // The length of a transposed operand's rows, which TF32 products want
@@ -160,6 +64,98 @@ class LayerProducts {
   const int64_t gate_rows_ = spec_.num_gates() * spec_.num_units;
   const int64_t gates_pitch_ = auxiliary_.slots() * spec_.num_units;
   std::optional<Halves> halves_;
+};
+
+// A forward pass's products and their memory.
+class ForwardProducts : public LayerProducts {
+ public:
+  ForwardProducts(const LayerProducts& all, bool has_powers, Arena* arena);
+  // Makes operands of the input of layer `l`, which Multiply then reads.
+  RnnStatus Read(const Handles& handles, int64_t l, const void* input) const;
+  // Multiplies the input by the weights of direction `d`. Products go to
+  // `gates`, [rows, S * H], as does the input itself if there are no weights.
+  RnnStatus Multiply(const Handles& handles, int64_t l, int64_t d,
+                     const void* input, const void* weights, void* gates) const;
+  // The powers of the operands of layer `l`, null if it has none, and those
+  // of the rows of its directions' weights.
+  const float* step_powers(int64_t l) const {
+    return spec_.has_input_weights(l) ? step_powers_ : nullptr;
+  }
+  const float* row_powers() const { return row_powers_; }
+
+ private:
+  char *inputs_ = nullptr, *weights_ = nullptr;
+  float *step_powers_ = nullptr, *row_powers_ = nullptr;
+};
+
+// A backward pass's, after that of a layer's steps. `gates` are the gradients
+// of the gates' inputs, [rows, S * H].
+class BackwardProducts : public LayerProducts {
+ public:
+  // A copy of the lowest input has `copied` columns, if it is to be here.
+  BackwardProducts(const LayerProducts& all, int64_t copied, Arena* arena);
+
+  // Puts the gradients of a direction's gates in float16, if they are to be
+  // so, where they stand. What reads them as they are comes before.
+  RnnStatus Halve(const Handles& handles, int64_t d, void* gates) const;
+  // Tells whether the gradient of a layer's input reads halved gates. Those
+  // of two directions, whose powers differ, could not be added to each other.
+  bool HalvesInputs(int64_t l) const {
+    return halves_ && spec_.num_dirs() == 1 && spec_.has_input_weights(l);
+  }
+  // Computes the gradient of the input of layer `l`, from the gates and the
+  // input weights of its directions.
+  RnnStatus Inputs(const Handles& handles, int64_t l,
+                   const std::array<const void*, kMaxDirs>& gates,
+                   const std::array<const void*, kMaxDirs>& weights,
+                   void* input_backprop) const;
+
+  // Sets `operand` to values, [rows, width], with rows that are `pitch`
+  // numbers apart, as products with the gates of direction `d` over all steps
+  // read them. Padding counts as zero if `sequences` has lengths, unless the
+  // values are read in place. Those in float16 are multiplied by the powers
+  // of the gates' steps.
+  RnnStatus MakeOperand(const Handles& handles, const Sequences& sequences,
+                        int64_t d, bool may_transpose, int64_t width,
+                        int64_t pitch, const void* values,
+                        Factor* operand) const;
+  // The memory of an operand that is transposed, or of a copy.
+  Factor Transposed() const {
+    return {operand_, TransposedPitch(), /*is_transposed=*/true};
+  }
+  void* operand() const { return operand_; }
+  // Computes the gradient of a matrix, [m, n], whose rows stand for gates
+  // from `gate` on.
+  RnnStatus Gates(const Handles& handles, int64_t m, int64_t n,
+                  const void* gates, int64_t gate, const Factor& operand,
+                  void* gradient) const;
+  // Of any matrix, from the gradients of its products, [rows, m]. Operands
+  // may be `halved`.
+  RnnStatus Matrix(const Handles& handles, int64_t m, int64_t n,
+                   Factor of_products, const Factor& operand, bool halved,
+                   void* gradient) const;
+  // Memory for sums, which only Matrix uses: at least Auxiliary::kMostSums,
+  // and those of a unit's vectors.
+  void* parts() const { return parts_; }
+
+ private:
+  RnnStatus MultiplyHalves(const Handles& handles, int64_t m, int64_t n,
+                           int64_t k, const Factor& a, const Factor& b,
+                           const float* of_rows, void* result) const;
+  Factor OfGates(const void* gates, int64_t gate) const;
+
+  // The parts of a product over all steps.
+  void* parts_;
+  // What a product over all steps reads, if it is a copy: the input with
+  // zeros in its padding, or any operand transposed or in float16.
+  void* operand_;
+  // Of operands in float16, a layer's input matrix, where the gradient of its
+  // input reads one, and the powers of the gates' steps and of the other
+  // operand's columns.
+  void *weights_ = nullptr, *column_powers_ = nullptr;
+  std::array<float*, kMaxDirs> step_powers_ = {};
+  // Their product, where its columns are no multiple of those of operands.
+  void* padded_ = nullptr;
 };
 
 }  // namespace persistent

@@ -26,7 +26,7 @@ struct Network::BackwardPass {
   const ParamLayout& layout = network.layout_;
   const BackwardWorkspace workspace = {network, buffers.workspace};
   const Reserve reserve = {network, buffers.reserve_space};
-  const LayerProducts::Backward& products = workspace.products;
+  const BackwardProducts& products = workspace.products;
   const int64_t units = spec.num_units;
 
   // Computes the gradients of a direction's recurrent matrices. The gradient of

@@ -147,8 +147,8 @@ struct Network::ForwardWorkspace : Workspace {
   // while another one reads the first states.
   char* last_states = nullptr;
   // The steps that are enqueued one by one divide products by powers.
-  const LayerProducts::Forward products = {network.products_,
-                                           network.loop_.has_value(), &arena};
+  const ForwardProducts products = {network.products_,
+                                    network.loop_.has_value(), &arena};
 
   ForwardWorkspace(const Network& network, void* base)
       : Workspace(network, /*is_backward=*/false, base) {
@@ -194,8 +194,7 @@ struct Network::BackwardWorkspace : Workspace {
   // A layer's input after dropout, and then h before its steps; null if an
   // LSTM's cells, which nobody reads any more, make room for it.
   char* copy = nullptr;
-  const LayerProducts::Backward products = {network.products_, CopiedWidth(),
-                                            &arena};
+  const BackwardProducts products = {network.products_, CopiedWidth(), &arena};
 
   BackwardWorkspace(const Network& network, void* base)
       : Workspace(network, /*is_backward=*/true, base) {
