@@ -23,14 +23,13 @@ from benchmarks import (
     models,
     models_page,
     pages,
-    several_gpus,
     tensorflow_steps,
     timing,
 )
 from benchmarks.rows import Row
 
 RESULTS = pages.RESULTS
-WITH_PAGES = (models_page, gpu_rule, gpu_tests, gpu_fit, gpu_doors, loops, several_gpus)
+WITH_PAGES = (models_page, gpu_rule, gpu_tests, gpu_fit, gpu_doors, loops)
 
 
 def test_pages_and_plots_are_those_of_the_data_in_the_repository(tmp_path):
