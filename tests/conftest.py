@@ -24,7 +24,6 @@ sys.path.extend(
 
 import pytest
 import tensorflow as tf
-import tested_versions
 
 from cudnn_rnn_tf import ops
 
@@ -37,7 +36,6 @@ DESELECTED = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--record-versions", metavar="FILE", help="what to write if all has passed")
     parser.addoption(
         "--thorough", action="store_true", help="run the tests that are marked as thorough, too"
     )
@@ -84,11 +82,6 @@ def pytest_testnodedown(node) -> None:
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus: int, config: pytest.Config) -> None:
-    # Workers of pytest-xdist call this too, each with its share of the tests.
-    is_worker = hasattr(config, "workerinput")
-    if (path := config.option.record_versions) and exitstatus == 0 and not is_worker:
-        which = " but the slow ones" if config.option.markexpr == "not slow" else ""
-        tested_versions.record(path, f"all tests{which}")
     left_out = []
     if count := config.stash.get(DESELECTED, 0):
         what = "tests" if config.option.thorough else "tests, some of which need --thorough"

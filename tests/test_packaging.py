@@ -13,7 +13,6 @@ import tarfile
 import pytest
 import release_notes
 import tensorflow as tf
-import tested_versions
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import native
@@ -153,15 +152,6 @@ def test_missing_op_library_is_an_import_error(monkeypatch):
 
 
 # The claims, and what checks each.
-
-
-def test_the_page_says_what_runs_wrote():
-    """`pip_package/tested_versions.py` writes the table, from runs with every TensorFlow."""
-    table = tested_versions.table()
-    # The table is what ends the page, or a line without text is below it.
-    assert f"\n\n{table}\n" in (ROOT / "docs/supported.md").read_text() + "\n"
-    for version in load_script("build_pip_package").TENSORFLOWS:
-        assert f"\n| {version}." in table
 
 
 def test_files_have_one_address_and_pages_one_way_to_install():
