@@ -97,7 +97,7 @@ def _object(source: pathlib.Path, flags: list[str], folder: pathlib.Path) -> pat
 
 
 # How a library of kernels for the fake device is compiled.
-KERNEL_FLAGS = ["-std=c++17", "-O1", "-fPIC", "-fno-strict-aliasing", "-Wall", "-Wextra"]
+KERNEL_FLAGS = ["-std=c++17", "-Og", "-fPIC", "-fno-strict-aliasing", "-Wall", "-Wextra"]
 KERNEL_FLAGS += [f"-I{ROOT / folder}" for folder in (".", "kernels/cells", "kernels/gpu")]
 KERNEL_FLAGS += [f"-I{ROOT / 'kernels/gpu/persistent'}"]
 

@@ -36,7 +36,10 @@ LEARNING = [
     # The authors of the data published 94.1 %.
     ("classify_speakers.py", None, "speakers of 370 recordings", 95),
     # Without a memory, no policy is right more often than half of the time.
-    ("remember_sign.py", "--rollouts=45", "turns in the last ten rollouts", 90),
+    pytest.param(
+        *("remember_sign.py", "--rollouts=45", "turns in the last ten rollouts", 90),
+        marks=pytest.mark.thorough,
+    ),
 ]
 
 

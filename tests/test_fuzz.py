@@ -111,8 +111,8 @@ def test_nothing_is_found(fuzz, runner_of, target, capsys):
 @pytest.mark.parametrize(
     ("target", "count"),
     [
-        *(("layers", 12), ("models", 8), ("held", 8), ("onnx_graphs", 40), ("archives", 48)),
-        pytest.param("layers", 100, marks=pytest.mark.slow),
+        *(("layers", 12), ("models", 4), ("held", 8), ("onnx_graphs", 40), ("archives", 48)),
+        pytest.param("layers", 40, marks=pytest.mark.slow),
         ("growth", 40),
         ("threads", 1),
     ],

@@ -3,13 +3,11 @@
 import keras
 import numpy as np
 import pytest
-import random_configs
 import tensorflow as tf
 import test_saveable as saveables
 from contrib_layers import (
     ALL_MODES,
     INPUTS,
-    LAYERS,
     OPTIMIZERS,
     assert_close,
     in_graph,
@@ -213,9 +211,13 @@ def randomize_biases(session):
 
 
 @pytest.mark.parametrize(
-    "direction", ["unidirectional", pytest.param("bidirectional", marks=pytest.mark.slow)]
+    ("rnn_mode", "direction"),
+    [
+        ("lstm", "unidirectional"),
+        pytest.param("gru", "bidirectional", marks=pytest.mark.slow),
+        pytest.param("rnn_tanh", "bidirectional", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("rnn_mode", random_configs.mostly_slow(LAYERS))
 def test_training_moves_between_implementations(rnn_mode, direction, tmp_path):
     """Cells train, then the layer, then cells again, and Adam's moments move with the weights.
 

@@ -123,8 +123,11 @@ CASES = {
             signature,
             [{"x": X}, {"x": normal(2, 1, 3)}],
         )
-        for mode in MODES
-        for kind, signature in (("stock", None), ("lite", [spec(2, None, 3)]))
+        for kind, signature, modes in (
+            ("stock", None, MODES),
+            ("lite", [spec(2, None, 3)], ("lstm", "gru")),
+        )
+        for mode in modes
     },
     **{
         f"{kind}_lengths": (

@@ -27,7 +27,7 @@ def output_of(*command: str | pathlib.Path, **environment: str) -> str:
 @pytest.mark.parametrize(
     ("program", "seeds", "sources"),
     [
-        ("graphs_on_fake_driver", 4, GRAPHS),
+        ("graphs_on_fake_driver", 2, GRAPHS),
         (
             "backend_on_fake_gpu",
             300,
@@ -96,7 +96,7 @@ def test_calls_of_warm_passes(tmp_path):
     "count",
     [
         8,
-        pytest.param(70, marks=pytest.mark.slow),
+        pytest.param(24, marks=pytest.mark.slow),
         pytest.param(400, marks=[pytest.mark.slow, pytest.mark.thorough]),
     ],
 )

@@ -412,8 +412,8 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
     directions, time_major = shape.directions, bool(rng.integers(2))
     # With so many steps, rings go round more than twice.
     steps = int(rng.integers(1, 9)) if shape.is_cluster else int(rng.integers(64, 72))
-    # Two teams run at the same time, so if they are no clusters, they may have several shares each.
-    batch = int(rng.integers(1, 20 if shape.is_cluster else 40 * shape.row_tiles))
+    # Two teams run at the same time, so if they are no clusters, they may have two shares each.
+    batch = int(rng.integers(1, 20 if shape.is_cluster else 26 * shape.row_tiles))
     net = _Network(shape, rng, 1, directions)
     net.draw_data(steps, batch, with_lengths)
     units, gates, slots, run = shape.num_units, net.gates, net.slots, net.run
@@ -539,7 +539,7 @@ def test_products_in_float16_have_the_range_of_floats(shape, draw, folder):
         return rng.choice([-1, 1], dims) * 2.0 ** -rng.uniform(0, bits, dims)
 
     net.biases, net.lengths, net.order, net.resets = [[None, None]], None, None, None
-    for _ in range(4):
+    for _ in range(2):
         h, weights = spread(batch, units), spread(gates * units, units)
         gradients = [spread(1, batch, units, bits=20.0) for _ in range(2 + net.is_lstm)]
         if draw == "near":

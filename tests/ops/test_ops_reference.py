@@ -1,6 +1,7 @@
 """The forward and backward ops against the NumPy reference, over random configurations."""
 
 import dataclasses
+import zlib
 
 import numpy as np
 import pytest
@@ -51,13 +52,11 @@ def test_cases_cover_all_attributes():
     assert any(0 in case.sequence_lengths for case in PADDED_CASES)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "case",
-    random_configs.mostly_slow(CASES + RECURRENT_CASES + NORMALIZED + ZONED, one_of=3),
-    ids=str,
+    "case", random_configs.mostly_slow(CASES + RECURRENT_CASES + NORMALIZED + ZONED), ids=str
 )
-def test_agrees_with_reference(case, dtype):
+def test_agrees_with_reference(case):
+    dtype = DTYPES[zlib.crc32(str(case).encode()) % len(DTYPES)]
     data, expected = random_configs.draw_smooth_data(case, dtype)
     results = random_configs.run_ops(case, data)
     rounds_factors = random_configs.cpu_rounds_factors(dtype)
@@ -188,56 +187,6 @@ def test_cell_clip_by_hand():
         **config.spec_attrs(),
     )
     np.testing.assert_allclose(raw_c[0, :, 0], last, rtol=1e-14)
-
-
-@pytest.mark.parametrize("cell_clip", [0.0, 0.3])
-def test_peepholes_are_those_of_tensorflow(cell_clip):
-    """TensorFlow's own kernel, BlockLSTM, has no gradient that knows of clipping."""
-    rng = np.random.default_rng(3)
-    case = Case(0, RnnConfig("lstm_peephole", 1, 9, 5, cell_clip=cell_clip), 6, 4, True, True, None)
-    x, h, c, wx, wh, *peepholes, bias = (
-        tf.constant(rng.standard_normal(shape), tf.float32)
-        for shape in [(6, 4, 5), (4, 9), (4, 9), (5, 36), (9, 36), (9,), (9,), (9,), (36,)]
-    )
-    c = tf.clip_by_value(0.2 * c, -0.3, 0.3)
-    arguments = [x, h, c, wx, wh, *peepholes, bias]
-
-    def of_tensorflow(x, h, c, wx, wh, *others):
-        named = dict(zip(("wci", "wcf", "wco", "b"), others, strict=True), h_prev=h, cs_prev=c)
-        result = tf.raw_ops.BlockLSTM(
-            **named,
-            seq_len_max=6,
-            x=x,
-            w=tf.concat([wx, wh], 0),
-            forget_bias=0.0,
-            cell_clip=cell_clip or -1.0,
-            use_peephole=True,
-        )
-        return result.h, result.cs[-1]
-
-    def ours(x, h, c, wx, wh, *others):
-        *peepholes, bias = others
-        # The gates of BlockLSTM are i, g, f, o.
-        of_gates = [[tf.transpose(tf.split(w, 4, 1)[i]) for i in (0, 2, 1, 3)] for w in (wx, wh)]
-        biases = [tf.split(bias, 4)[i] for i in (0, 2, 1, 3)]
-        config = dataclasses.replace(case.config, bias_mode="single_input")
-        params = ops.canonical_to_params(config, of_gates[0] + of_gates[1] + peepholes, biases)
-        hs, (_, last) = ops.forward(config, x, [h[None], c[None]], params)
-        return hs, last[0]
-
-    weights = [rng.standard_normal(shape).astype(np.float32) for shape in ((6, 4, 9), (4, 9))]
-    found = []
-    for function in (of_tensorflow, ours):
-        with tf.GradientTape() as tape:
-            tape.watch(arguments)
-            results = function(*arguments)
-        found.append((results, tape.gradient(results, arguments, weights)))
-    (expected, of_expected), (results, gradients) = found
-    for value, each in zip(results, expected, strict=True):
-        np.testing.assert_allclose(value, each, rtol=0, atol=1e-5)
-    for value, each in zip(gradients, of_expected, strict=True):
-        if not cell_clip:
-            np.testing.assert_allclose(value, each, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
