@@ -58,22 +58,87 @@ static float UnitsOf(int part) {
   return static_cast<float>(Within(NUM_UNITS - part * kRowLanes, kRowLanes));
 }
 
+// The places of chunks in an exchange: in a cluster, in shared memory.
+template <int kBytes>
+class ClusterPlaces {
+ public:
+  static constexpr int kPartsAtOnce = kParts;
+  ClusterPlaces(char* memory, Barrier* barrier)
+      : memory_(memory), barrier_(barrier) {}
+  char* end() const { return memory_ + kBytes; }
+  void Arm() const { ArmBarrier(barrier_, kBytes); }
+  void EndShare(int) {}
+  // The lanes of a part, all of which call this with a chunk, divide the peers
+  // among themselves.
+  void Send(int, int at, int /*chunk*/, int own, const Chunk& sent) const {
+#pragma unroll
+    for (int peer = 0; peer < TEAM; peer += kRowLanes) {
+      if (peer + own >= TEAM) continue;
+      StoreToPeer(MemoryOfPeer(peer + own), memory_ + at, barrier_, sent);
+    }
+  }
+  void EndStep(int) const {}
+  void Await(int turn, bool arms) const {
+    WaitForBarrier(barrier_, turn % 2);
+    if (arms) Arm();
+  }
+  // Gets the chunks that have a place.
+  template <int kCount>
+  void Load(int, const int (&at)[kCount], Chunk (&chunks)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (at[i] < 0) continue;
+      chunks[i] = *reinterpret_cast<const Chunk*>(memory_ + at[i]);
+    }
+  }
+
+ private:
+  char* const memory_;
+  Barrier* const barrier_;
+};
+
+// In another team, they are in a ring.
+template <int kBytes>
+class GridPlaces : public ClearedRing<kBytes> {
+  using Ring = ClearedRing<kBytes>;
+
+ public:
+  static constexpr int kPartsAtOnce = 1;
+  GridPlaces(char* memory, Barrier*) : Ring(memory) {}
+  void Arm() const {}
+  void Send(int turn, int at, int chunk, int own, const Chunk& sent) const {
+    if (own == chunk) Ring::Send(turn, at, sent);
+  }
+  void Await(int, bool) const {}
+  template <int kCount>
+  void Load(int turn, const int (&at)[kCount], Chunk (&chunks)[kCount]) const {
+    const char* from[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      from[i] = at[i] < 0 ? nullptr : Ring::PlaceOf(turn) + at[i];
+    }
+    Receive(from, IsFull, chunks);
+  }
+};
+
 // An exchange of n numbers of each part. All threads of a block call its
 // functions together, with the numbers of all of their cells, since what one
 // cell waits for hides what another one does.
-template <int n>
-class PartsOfRows {
- protected:
-  static constexpr int kChunks = (n + 3) / 4, kAll = kRounds * kChunks;
-  static constexpr int kBytes = kChunks * kRows * kParts * 16;
+template <int n, int kChunks = (n + 3) / 4,
+          int kBytes = kChunks * kRows * kParts * 16>
+class PartsOfRows
+    : public OfTransport<ClusterPlaces<kBytes>, GridPlaces<kBytes>>::Type {
+  using Places =
+      typename OfTransport<ClusterPlaces<kBytes>, GridPlaces<kBytes>>::Type;
 
-  // Calls send(chunk, place, contents) for each chunk of a thread's cells. All
-  // lanes of a part call this with the same numbers.
-  template <typename SendChunk>
-  static void ForChunks(const Thread& me, const float (&numbers)[kRounds][n],
-                        const SendChunk& send) {
+ public:
+  using Places::Places;
+
+  // All lanes of a part call this with the same numbers.
+  void Send(int turn, const Thread& me,
+            const float (&numbers)[kRounds][n]) const {
 #pragma unroll
-    for (int i = 0; i < kAll; ++i) {
+    for (int i = 0; i < kRounds * kChunks; ++i) {
       const int round = i / kChunks, chunk = i % kChunks;
       const Cell cell(round, me.index);
       if (!cell.exists) continue;
@@ -83,30 +148,31 @@ class PartsOfRows {
         sent.word[j] = __float_as_uint(numbers[round][4 * chunk + j]);
       }
       const int part = (me.rank * BLOCK_UNITS + cell.unit) / kRowLanes;
-      send(chunk, PlaceOf(chunk, cell, part), sent);
+      Places::Send(turn, PlaceOf(chunk, cell, part), chunk,
+                   me.index % kRowLanes, sent);
     }
+    Places::EndStep(turn);
   }
   // Calls use(round, units, numbers) with a lane's share of the parts of each
-  // sequence. fetch(places, chunks) gets the chunks of one part of each cell;
-  // there is none where the place is below zero.
-  template <int kAtOnce, typename Fetch, typename Use>
-  static void ForParts(const Thread& me, const Fetch& fetch, const Use& use) {
-#pragma unroll kAtOnce
+  // sequence, once all blocks have sent them.
+  template <typename Use>
+  void Receive(int turn, const Thread& me, const Use& use) const {
+    Places::Await(turn, me.index == 0);
+#pragma unroll Places::kPartsAtOnce
     for (int first = 0; first < kParts; first += kRowLanes) {
       const int part = first + me.index % kRowLanes;
-      int places[kAll];
-      Chunk chunks[kAll];
+      int at[kRounds * kChunks];
+      Chunk chunks[kRounds * kChunks];
 #pragma unroll
-      for (int i = 0; i < kAll; ++i) {
+      for (int i = 0; i < kRounds * kChunks; ++i) {
         const Cell cell(i / kChunks, me.index);
-        places[i] = cell.exists && part < kParts
-                        ? PlaceOf(i % kChunks, cell, part)
-                        : -1;
+        at[i] = cell.exists && part < kParts ? PlaceOf(i % kChunks, cell, part)
+                                             : -1;
       }
-      fetch(places, chunks);
+      Places::Load(turn, at, chunks);
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
-        if (places[round * kChunks] < 0) continue;
+        if (at[round * kChunks] < 0) continue;
         float numbers[4 * kChunks];
 #pragma unroll
         for (int i = 0; i < 4 * kChunks; ++i) {
@@ -124,86 +190,6 @@ class PartsOfRows {
   }
 };
 
-// In a cluster, `memory` is shared memory.
-template <int n>
-class ClusterPartsOfRows : PartsOfRows<n> {
-  using Base = PartsOfRows<n>;
-
- public:
-  ClusterPartsOfRows(char* memory, Barrier* barrier)
-      : memory_(memory), barrier_(barrier) {}
-  char* end() const { return memory_ + Base::kBytes; }
-  void Arm() const { ArmBarrier(barrier_, Base::kBytes); }
-  void EndShare(int) {}
-  void Send(int, const Thread& me, const float (&numbers)[kRounds][n]) const {
-    const int own = me.index % kRowLanes;
-    this->ForChunks(me, numbers, [&](int, int place, const Chunk& sent) {
-#pragma unroll
-      for (int peer = 0; peer < TEAM; peer += kRowLanes) {
-        if (peer + own >= TEAM) continue;
-        StoreToPeer(MemoryOfPeer(peer + own), memory_ + place, barrier_, sent);
-      }
-    });
-  }
-  // Calls use(round, units, numbers) with a lane's share of the parts of each
-  // sequence, once all blocks have sent them.
-  template <typename Use>
-  void Receive(int turn, const Thread& me, const Use& use) const {
-    WaitForBarrier(barrier_, turn % 2);
-    if (me.index == 0) Arm();
-    const auto fetch = [&](const auto& places, auto& chunks) {
-#pragma unroll
-      for (int i = 0; i < Base::kAll; ++i) {
-        if (places[i] < 0) continue;
-        chunks[i] = *reinterpret_cast<const Chunk*>(memory_ + places[i]);
-      }
-    };
-    this->template ForParts<kParts>(me, fetch, use);
-  }
-
- private:
-  char* const memory_;
-  Barrier* const barrier_;
-};
-
-// In another team, it is a ring's.
-template <int n>
-class GridPartsOfRows : PartsOfRows<n> {
-  using Base = PartsOfRows<n>;
-
- public:
-  GridPartsOfRows(char* memory, Barrier*) : ring_(memory) {}
-  char* end() const { return ring_.end(); }
-  void Arm() const {}
-  void EndShare(int turns) { ring_.EndShare(turns); }
-  void Send(int turn, const Thread& me,
-            const float (&numbers)[kRounds][n]) const {
-    this->ForChunks(me, numbers, [&](int chunk, int place, const Chunk& sent) {
-      if (me.index % kRowLanes == chunk) ring_.Send(turn, place, sent);
-    });
-    ring_.EndStep(turn);
-  }
-  template <typename Use>
-  void Receive(int turn, const Thread& me, const Use& use) const {
-    const auto fetch = [&](const auto& places, auto& chunks) {
-      const char* from[Base::kAll];
-#pragma unroll
-      for (int i = 0; i < Base::kAll; ++i) {
-        from[i] = places[i] < 0 ? nullptr : ring_.PlaceOf(turn) + places[i];
-      }
-      ::Receive(from, IsFull, chunks);
-    };
-    this->template ForParts<1>(me, fetch, use);
-  }
-
- private:
-  ClearedRing<Base::kBytes> ring_;
-};
-
-template <int n>
-using ExchangeOfRows =
-    typename OfTransport<ClusterPartsOfRows<n>, GridPartsOfRows<n>>::Type;
-
 // Of some numbers, `sums` has the sum of the differences from the first one,
 // and that of their squares. This makes the mean of it, and the sum of squares
 // about the mean. Few digits are lost: that sum is at least the given one's
@@ -217,7 +203,7 @@ static void MakeMoments(float first, float per_unit, float* sums) {
 // Finds the norms of n numbers of each cell, from number `norm` on, by the
 // moments of parts that all blocks send.
 template <int n>
-static void FindNorms(const ExchangeOfRows<2 * n>& parts, int step,
+static void FindNorms(const PartsOfRows<2 * n>& parts, int step,
                       const Thread& me, const float (&numbers)[kRounds][n],
                       int norm, float epsilon, NormedCell (&cells)[kRounds]) {
   float first[kRounds * n], own[kRounds][2 * n], sums[kRounds][2 * n] = {};
@@ -278,7 +264,7 @@ class NormedStep {
  protected:
   // Returns the exchange of so many numbers.
   template <int count>
-  const ExchangeOfRows<count>& Parts() const {
+  const PartsOfRows<count>& Parts() const {
     static_assert(n != m && (count == n || count == m));
     if constexpr (count == n) {
       return first_;
@@ -287,8 +273,8 @@ class NormedStep {
     }
   }
 
-  ExchangeOfRows<n> first_;
-  ExchangeOfRows<m> second_;
+  PartsOfRows<n> first_;
+  PartsOfRows<m> second_;
   NormedCell cells_[kRounds];
 };
 
