@@ -1,10 +1,9 @@
 #include "kernels/gpu/device_limits.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
-#include <sstream>
-#include <system_error>
+#include <cstring>
+#include <string>
 #include <utility>
 
 #include "kernels/gpu/libraries.h"
@@ -24,9 +23,15 @@ RnnStatus BadVariable(const std::string& why) {
 struct Imitation {
   Imitation() {
     const char* const text = std::getenv(kVariable);
-    if (text != nullptr && *text != '\0') {
-      status = ParseImitation(text, &limits);
+    if (text == nullptr || *text == '\0') return;
+    std::string names;
+    for (const NamedGpu& gpu : kKnownGpus) {
+      names += std::string(", ") + gpu.name;
+      if (std::strcmp(text, gpu.name) == 0) limits = gpu.limits;
     }
+    if (limits.architecture > 0) return;
+    status = BadVariable("must be a GPU's name (" + names.substr(2) +
+                         "), but it is \"" + text + '"');
   }
 
   RnnStatus status;
@@ -38,10 +43,6 @@ const Imitation& ImitationOfProcess() {
   return *imitation;
 }
 
-void Lower(int* limit, int to) {
-  if (to > 0) *limit = std::min(*limit, to);
-}
-
 }  // namespace
 
 int LargestCluster(int architecture) {
@@ -49,53 +50,6 @@ int LargestCluster(int architecture) {
   // Eight blocks are what CUDA calls portable. Data centers' GPUs allow 16 to
   // kernels that ask for it.
   return architecture < 110 ? 16 : 8;
-}
-
-RnnStatus ParseImitation(const std::string& text, DeviceLimits* limits) {
-  for (const NamedGpu& gpu : kKnownGpus) {
-    if (text == gpu.name) {
-      *limits = gpu.limits;
-      return {};
-    }
-  }
-  *limits = {};
-  const std::pair<const char*, int*> fields[] = {
-      {"arch", &limits->architecture},
-      {"multiprocessors", &limits->multiprocessors},
-      {"shared_memory", &limits->shared_bytes},
-      {"registers", &limits->registers},
-      {"largest_cluster", &limits->largest_cluster}};
-  std::istringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) {
-    const size_t equals = part.find('=');
-    const std::string name = part.substr(0, equals);
-    const auto field =
-        std::find_if(std::begin(fields), std::end(fields),
-                     [&](const auto& each) { return name == each.first; });
-    int value = 0;
-    if (equals != std::string::npos) {
-      const char* const end = part.data() + part.size();
-      const auto parsed = std::from_chars(part.data() + equals + 1, end, value);
-      if (parsed.ec != std::errc() || parsed.ptr != end) value = 0;
-    }
-    if (field == std::end(fields) || value < 1) {
-      std::string names;
-      for (const NamedGpu& gpu : kKnownGpus) {
-        names += std::string(", ") + gpu.name;
-      }
-      return BadVariable(
-          "must be a GPU's name (" + names.substr(2) +
-          ") or have parts such as arch=80, multiprocessors=108, "
-          "shared_memory=166912, registers=65536 or largest_cluster=1, "
-          "separated by commas, but it has \"" +
-          part + "\"");
-    }
-    *field->second = value;
-  }
-  if (limits->architecture == 0) {
-    return BadVariable("must say which architecture is imitated, as arch=80");
-  }
-  return {};
 }
 
 RnnStatus ImitatedArchitecture(int* architecture) {
@@ -131,11 +85,12 @@ RnnStatus ReadLimitsOf(CUdevice device, DeviceLimits* limits) {
                        std::to_string(limits->architecture));
   }
   limits->architecture = imitated.architecture;
-  limits->largest_cluster = LargestCluster(imitated.architecture);
-  Lower(&limits->largest_cluster, imitated.largest_cluster);
-  Lower(&limits->multiprocessors, imitated.multiprocessors);
-  Lower(&limits->shared_bytes, imitated.shared_bytes);
-  Lower(&limits->registers, imitated.registers);
+  limits->largest_cluster = imitated.largest_cluster;
+  for (int DeviceLimits::* const limit :
+       {&DeviceLimits::multiprocessors, &DeviceLimits::shared_bytes,
+        &DeviceLimits::registers}) {
+    limits->*limit = std::min(limits->*limit, imitated.*limit);
+  }
   return {};
 }
 

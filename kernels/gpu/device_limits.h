@@ -51,12 +51,6 @@ inline bool HasClusters(const DeviceLimits& gpu) {
 // Tells whether the tensor cores of an architecture multiply in TF32.
 inline bool HasTf32(int architecture) { return architecture >= 80; }
 
-// Parses the value of $CUDNN_RNN_TF_IMITATE_GPU: a name in kKnownGpus, or
-// limits such as "arch=80,multiprocessors=108,shared_memory=166912". There are
-// also "registers" and "largest_cluster"; arch is needed, and limits left out
-// are the GPU's own, for which 0 stands in `limits`.
-RnnStatus ParseImitation(const std::string& text, DeviceLimits* limits);
-
 // Returns the architecture that the process imitates, or 0 if it imitates none.
 // An error says what is wrong with the variable.
 RnnStatus ImitatedArchitecture(int* architecture);

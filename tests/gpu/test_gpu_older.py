@@ -14,15 +14,12 @@ import test_gpu
 pytestmark = test_gpu.pytestmark
 
 ALL_TYPES = "float16,bfloat16,tf32,float32"
-# The architecture, the largest cluster, and the types; float32 is without TF32. GPUs without a name
-# run Hopper's kernels, and refuse larger clusters.
+# The architecture, the largest cluster, and the types; float32 is without TF32.
 GPUS = {
     "A100": (80, 1, ALL_TYPES),
     "RTX 4090": (89, 1, ALL_TYPES),
     "L4": (89, 1, ALL_TYPES),
     "T4": (75, 1, "float16,float32"),
-    "arch=90,largest_cluster=8": (90, 8, "float16"),
-    "arch=90,largest_cluster=1,multiprocessors=64": (90, 1, "tf32,float32"),
 }
 
 

@@ -499,7 +499,7 @@ void CheckKeys() {
 }  // namespace cudnn_rnn_tf
 
 int main(int argc, char** argv) {
-  setenv("CUDNN_RNN_TF_IMITATE_GPU", "arch=90", 1);
+  setenv("CUDNN_RNN_TF_IMITATE_GPU", "H100", 1);
   return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
     cudnn_rnn_tf::CheckChoices(seed);
     cudnn_rnn_tf::CheckKeys();

@@ -226,33 +226,6 @@ void PrintSizes() {
   }
 }
 
-void CheckParsing() {
-  DeviceLimits limits;
-  Check(
-      ParseImitation("registers=1073741824,arch=80,largest_cluster=1", &limits)
-              .ok() &&
-          limits.registers == 1 << 30 && limits.architecture == 80 &&
-          limits.largest_cluster == 1,
-      "parts");
-  for (const char* const bad :
-       {"A1000", "arch", "arch=", "arch=x", "arch=8x", "arch=0", "arch=-80",
-        "arch=2147483648", "arch=99999999999999999999", "archive=80"}) {
-    being_checked = bad;
-    for (const char* const before : {"", "arch=80,"}) {
-      const RnnStatus status =
-          ParseImitation(std::string(before) + bad, &limits);
-      Check(status.code == RnnStatus::Code::kInvalidArgument &&
-                status.message.find(std::string("has \"") + bad + '"') !=
-                    std::string::npos,
-            "an error that quotes the value: " + status.message);
-    }
-  }
-  being_checked = "no architecture";
-  Check(ParseImitation("registers=65536", &limits).code ==
-            RnnStatus::Code::kInvalidArgument,
-        "an error");
-}
-
 void CheckTypes(const DeviceLimits& limits) {
   const auto can_run = [&](RnnDataType dtype) {
     return persistent::CheckDevice(dtype, limits).ok();
@@ -269,7 +242,7 @@ void CheckAll(const std::string& imitated) {
   const RnnStatus status = ReadLimits(&limits);
   // An error names the part that is wrong.
   const std::map<std::string, std::string> wrong = {
-      {"arch=120", "120"}, {"A1000", "A1000"}, {"arch=80,foo=1", "foo=1"}};
+      {"RTX 5090", "120"}, {"A1000", "A1000"}, {"A100,", "A100,"}};
   if (const auto found = wrong.find(imitated); found != wrong.end()) {
     being_checked = imitated;
     Check(status.code == RnnStatus::Code::kInvalidArgument &&
@@ -290,12 +263,9 @@ void CheckAll(const std::string& imitated) {
               limits.multiprocessors == gpu.limits.multiprocessors &&
               limits.shared_bytes == gpu.limits.shared_bytes &&
               limits.registers == gpu.limits.registers &&
-              limits.largest_cluster == (imitated == "arch=90,largest_cluster=4"
-                                             ? 4
-                                             : gpu.limits.largest_cluster),
+              limits.largest_cluster == gpu.limits.largest_cluster,
           "the limits");
   }
-  CheckParsing();
   CheckTypes(limits);
   CheckClusters(limits);
   CheckStackedNetwork(limits);
