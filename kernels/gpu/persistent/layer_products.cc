@@ -21,17 +21,21 @@ constexpr int64_t kTileSize = 64, kMostTiles = 128;
 constexpr int64_t kTransposedWeights = int64_t{1} << 20;
 
 // On an H200, products over all steps took half of TF32's time with operands in
-// float16; making the operands took longer than that saves with 512 units.
+// float16. Making the operands took longer than that saves with fewer weights
+// than these, or half of them if products take fewer multiplications.
 constexpr int64_t kHalvedWeights = int64_t{1} << 21;
+constexpr int64_t kHalvedProducts = int64_t{3} << 31;
 
 }  // namespace
 
 LayerProducts::LayerProducts(const RnnProblem& problem, bool allow_tf32,
                              const Auxiliary& auxiliary)
     : problem_(problem), allows_tf32_(allow_tf32), auxiliary_(auxiliary) {
-  const int64_t columns = std::max(WidestInput(), spec_.output_size());
+  const int64_t weights =
+      gate_rows_ * std::max(WidestInput(), spec_.output_size());
   if (problem_.dtype == RnnDataType::kFloat32 && allows_tf32_ &&
-      gate_rows_ * columns >= kHalvedWeights) {
+      (weights >= kHalvedWeights ||
+       (2 * weights >= kHalvedWeights && rows_ * weights >= kHalvedProducts))) {
     halves_.emplace();
   }
 }
