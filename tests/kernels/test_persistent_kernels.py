@@ -145,6 +145,7 @@ SHAPES = [
     Shape("lstm", "float32", 61, 1, 1, 64, 2, 4, 1, 1, 4, 0, products=3, has_warpgroups=1),
     Shape("lstm_layer_norm", "float16", 61, 4, 0, 16, 2, 2, 1, 1, 2, 1),
     Shape("gru_layer_norm", "float32", 40, 2, 0, 20, 1, 5, 1, 1, 2, 1, products=2),
+    Shape("gru", "float16", 61, 1, 1, 64, 2, 4, 1, 1, 4, 0, has_warpgroups=1),
 ]
 
 # Stacks have no backward kernel.

@@ -25,20 +25,23 @@ static void LoadWeights(const Thread& me, const void* rows,
     FindRowPowers(row_of, me.band, me.slice, band_memory, me.index,
                   memory.row_powers);
   }
+  // Where all units and rows are there, no load waits for a comparison.
+  constexpr bool kIsFull = WARPS * kGroups * 4 * kLaneUnits <= kSliceUnits;
   const auto load = [&](int pair, int i, int half) {
     Chunk chunk = {};
     const int of_slice = parts.FirstUnitOf(i / kItems, me.g / 2) +
                          i % kItems * 4 + me.g % 2 * 2 + half;
     const int unit = me.slice * kSliceUnits + of_slice;
-    if (of_slice >= kSliceUnits || unit >= NUM_UNITS) return chunk;
+    if ((!kIsFull && of_slice >= kSliceUnits) || IsPastLayer(unit)) {
+      return chunk;
+    }
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       float values[kOperands];
 #pragma unroll
       for (int e = 0; e < kOperands; ++e) {
-        const int k = ((pair * 4 + me.t) * 4 + j) * kOperands + e;
-        const Item* const row = row_of(k);
-        values[e] = row == nullptr ? 0.0f : ToFloat(row[unit]);
+        const unsigned k = ((pair * 4 + me.t) * 4 + j) * kOperands + e;
+        values[e] = IsZeroRow(me.band, k) ? 0.0f : ToFloat(row_of(k)[unit]);
         if (kHasPowers) values[e] *= ScaleOf(memory.row_powers[k]);
       }
       chunk.word[j] = ToOperands(values);

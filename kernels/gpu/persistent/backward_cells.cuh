@@ -109,7 +109,7 @@ class BackwardCells : public OwnCells<Cell> {
       };
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
-        in.gates[slot] = load(my_.gates, (row * kSlots + slot) * NUM_UNITS);
+        in.gates[slot] = load(gates_, (row * kSlots + slot) * NUM_UNITS);
       }
       loaded_[round].Load(my_.norms, row);
       in.output_backprop = load(my_.output_backprop, row * all_.output_stride);
@@ -241,13 +241,13 @@ class BackwardCells : public OwnCells<Cell> {
     cell_step_.ClearSums(own_unit, to);
   }
   Item& GateAt(long long row, int slot, int unit) const {
-    return static_cast<Item*>(
-        my_.gates)[(row * kSlots + slot) * NUM_UNITS + unit];
+    return gates_[(row * kSlots + slot) * NUM_UNITS + unit];
   }
 
   const BackwardArguments& all_;
   const BackwardDirection& my_;
   CellStep& cell_step_;
+  Item* const gates_ = static_cast<Item*>(my_.gates);
   // The gradients of the states before a step that pass no matrix, and, of the
   // thread's units, the sums of their gates' gradients.
   float carry_h_[kRounds], carry_c_[kRounds], bias_sums_[kOwnUnits][kSlots];

@@ -45,11 +45,21 @@ struct Thread {
   const int band = rank / SLICES, slice = rank % SLICES;
 };
 
-// Returns row i of the weights that a band's blocks have, by unit and then by
-// slot; null stands for zeros.
-static const Item* RowOfWeights(const void* weights, int band, int i) {
+// Tells whether a unit is past the layer's, which not all shapes have.
+static bool IsPastLayer(int unit) {
+  return TEAM * BLOCK_UNITS > NUM_UNITS && unit >= NUM_UNITS;
+}
+
+// The rows of the weights that a band's blocks have are in the order of units
+// and then of slots. Tells whether row i is one of zeros.
+static bool IsZeroRow(int band, unsigned i) {
+  return i % SLOTS >= kGates ||
+         IsPastLayer(band * (SLICES * BLOCK_UNITS) + i / SLOTS);
+}
+// Returns such a row; null stands for zeros.
+static const Item* RowOfWeights(const void* weights, int band, unsigned i) {
   const int unit = band * (SLICES * BLOCK_UNITS) + i / SLOTS, gate = i % SLOTS;
-  if (gate >= kGates || unit >= NUM_UNITS) return nullptr;
+  if (IsZeroRow(band, i)) return nullptr;
   return static_cast<const Item*>(weights) +
          static_cast<long long>(gate * NUM_UNITS + unit) * NUM_UNITS;
 }

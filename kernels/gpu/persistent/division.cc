@@ -19,8 +19,9 @@ constexpr int kLeastTeam = 8;
 // way.
 constexpr int kMostChunks = 4;
 // Warpgroups were not measured with fewer units, in clusters and in other
-// teams.
+// teams. In forward passes of bands, they were slower with 1024 units.
 constexpr int kFewestInClusters = 65, kFewestInGrids = 384;
+constexpr int kFewestInBands = 1280;
 
 // The ways to multiply.
 std::vector<int> WaysToMultiply(const KernelRequest& request,
@@ -85,7 +86,11 @@ std::vector<Shape> WaysToSum(const KernelRequest& request,
       continue;
     }
     for (const int slices : {1, 2, 4}) {
-      if (slices == 1 || request.is_backward) add(products, 1, slices, true);
+      if (slices > 1 && !request.is_backward &&
+          request.units() < kFewestInBands) {
+        continue;
+      }
+      add(products, 1, slices, true);
     }
   }
   return ways;

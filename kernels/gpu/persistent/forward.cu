@@ -82,14 +82,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   // Multiplies the block's rows of the weights by what a step reads, piece by
   // piece, each after it has been received, and hands on the sums.
   const auto multiply = [&](int step, const auto& receive,
-                            const auto& meanwhile, Weights::Sums& sums) {
+                            Weights::Sums& sums) {
     const char* const numbers =
         states.Numbers(step) + block_sums.first_pair() * 4 * kColumn;
 #pragma unroll
     for (int piece = 0; piece < Weights::kPieces; ++piece) {
       receive(piece);
-      weights.Multiply(held, numbers, kPitch, me.lane, 0, piece, sums,
-                       meanwhile);
+      weights.Multiply(held, numbers, kPitch, me.lane, 0, piece, sums, [] {});
     }
     block_sums.Share(step, sums);
   };
@@ -119,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         below.Load(step + 1);
         SynchronizeBlock();
         Weights::Sums sums;
-        multiply(step, [](int) {}, [] {}, sums);
+        multiply(step, [](int) {}, sums);
         SynchronizeBlock();
         cells.StoreProducts(block_sums, sums, step);
       }
@@ -134,39 +133,33 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const bool is_last = step + 1 == steps;
       // Work that does not depend on what peers send comes before the wait, if
       // there are registers for that.
-      if (!Weights::kLoadsLate) {
+      Weights::Sums sums;
+      if (kLoadsEarly) {
         cells.TakeInputs(step);
+        cells.BeginSums(sums);
         cells.LoadNext(step);
       }
       states.Await(step);
-      Weights::Sums sums;
-      multiply(
-          step, [&](int piece) { states.Receive(step, piece); },
-          [&] {
-            if (Weights::kLoadsLate && IS_CLUSTER) cells.TakeInputs(step);
-          },
-          sums);
+      multiply(step, [&](int piece) { states.Receive(step, piece); }, sums);
       block_sums.Receive(step);
       if (!kHoldsCells) SynchronizeBlock();
-      // Loads wait for the stores before them, and what follows for the loads:
-      // in clusters, those of half types come after the product, and those of
-      // floats, which take twice as long, last.
-      if (Weights::kLoadsLate && !IS_CLUSTER) cells.TakeInputs(step);
-      if (Weights::kLoadsLate && !kLoadsLast) cells.LoadNext(step);
+      if (!kLoadsEarly) {
+        cells.TakeInputs(step);
+        cells.LoadNext(step);
+      }
 
-      const auto add = [&](int round) {
-        cells.AddProducts(block_sums, sums, step, round);
-      };
-      cell_step.Begin(step, me, all.epsilon, cells, add);
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
-        cell_step.BeginCell(round, add);
+        cells.AddProducts(block_sums, sums, step, round);
+      }
+      cell_step.Begin(step, me, all.epsilon, cells);
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
         cells.Compute(cell_step, step, round);
         if (!is_last) states.Send(step, round, cells.h[round]);
       }
       if (!is_last) states.SendAll(step, cells.h);
       states.EndStep(step);
-      if (kLoadsLast) cells.LoadNext(step);
       cells.Store(cell_step, step);
     }
     cells.StoreLast();

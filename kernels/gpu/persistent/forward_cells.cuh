@@ -20,13 +20,9 @@ class PlainForwardStep {
   PlainForwardStep(char*, Barrier*) {}
   void Arm() const {}
   void EndShare(int) {}
-  // Before all cells, `add(round)` may be called for each of them.
-  template <typename Cells, typename Add>
-  void Begin(int, const Thread&, float, const Cells&, const Add&) {}
-  template <typename Add>
-  void BeginCell(int round, const Add& add) const {
-    add(round);
-  }
+  // Begins the step of all cells.
+  template <typename Cells>
+  void Begin(int, const Thread&, float, const Cells&) {}
   void Next(int round, const Functions& functions, const float* z, float* h,
             float* c) {
     CellType::Forward(functions, z, h, c, kept_[round]);
@@ -45,7 +41,11 @@ using CellStep = PlainForwardStep;
 // The number of steps by which the products of the input side are loaded ahead,
 // since a step may be shorter than a load from memory takes.
 constexpr int kAhead = kHasBands || Weights::kLoadsLate ? 1 : 2;
-constexpr bool kLoadsLast = Weights::kLoadsLate && IS_CLUSTER && kItems == 1;
+constexpr bool kLoadsEarly = !Weights::kLoadsLate || kHoldsCells;
+// Products are added to the sums that a step begins with, which takes no
+// registers beside them, unless they have powers, or are left out where a
+// sequence starts anew.
+constexpr bool kBeginsSums = kHoldsCells && !kHasPowers && !kHasResets;
 
 class ForwardCells : public OwnCells<Cell> {
  public:
@@ -99,12 +99,8 @@ class ForwardCells : public OwnCells<Cell> {
       }
     }
   }
-  // The loads that a step makes for those after it. In clusters with
-  // warpgroups, the compiler does not move them before the product.
-  void LoadNext(int step) {
-    if (Weights::kLoadsLate && IS_CLUSTER) SynchronizeWarp();
-    LoadInputs(step + kAhead, kAhead - 1);
-  }
+  // The loads that a step makes for those after it.
+  void LoadNext(int step) { LoadInputs(step + kAhead, kAhead - 1); }
   // Begins the sums of a step with the biases and what was loaded for it.
   void TakeInputs(int step) {
 #pragma unroll
@@ -133,6 +129,20 @@ class ForwardCells : public OwnCells<Cell> {
       }
     }
   }
+  // Lets the products be added to these, if they can be.
+  template <typename Sums>
+  void BeginSums(Sums& sums) const {
+    if constexpr (kBeginsSums) {
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          BlockSums::SumOf(sums, round, gate) =
+              z_[round][CellType::RecurrentSlot(gate)];
+        }
+      }
+    }
+  }
   // Adds the products with h. Where a sequence starts anew, h and c are zero.
   void AddProducts(const BlockSums& block_sums, const Weights::Sums& sums,
                    int step, int round) {
@@ -145,7 +155,8 @@ class ForwardCells : public OwnCells<Cell> {
     }
 #pragma unroll
     for (int gate = 0; gate < kGates; ++gate) {
-      z_[round][CellType::RecurrentSlot(gate)] += of_cell[gate];
+      float& z = z_[round][CellType::RecurrentSlot(gate)];
+      z = kBeginsSums ? of_cell[gate] : z + of_cell[gate];
     }
   }
   // Computes the states after a step, if the sequence has it.
@@ -263,9 +274,11 @@ class ForwardCells : public OwnCells<Cell> {
     }
   }
   Item& GateAt(int round, int step, int slot) const {
-    return static_cast<Item*>(
-        my_.gates)[(RowAt(round, step) * kSlots + slot) * NUM_UNITS +
-                   unit_of[round]];
+    // With the pointer in registers, a step took 5.6 µs instead of 5.1 where
+    // lanes hold their cells' sums, and 7.7 instead of 8.1 in a grid team.
+    Item* const gates = kHoldsCells ? static_cast<Item*>(my_.gates) : gates_;
+    return gates[(RowAt(round, step) * kSlots + slot) * NUM_UNITS +
+                 unit_of[round]];
   }
   // Only the last layer has the caller's cell states.
   bool StoresC() const {
@@ -278,6 +291,7 @@ class ForwardCells : public OwnCells<Cell> {
   const ForwardArguments& all_;
   const ForwardDirection& my_;
   const Stage& stage_;
+  Item* const gates_ = static_cast<Item*>(my_.gates);
   float bias_[kOwnUnits][kSlots], z_[kRounds][kSlots];
   bool is_anew_[kRounds];
   // Of this step and of the next ones.

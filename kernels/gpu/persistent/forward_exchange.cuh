@@ -407,6 +407,14 @@ class BlockSums {
       }
     }
   }
+  // The sum for a slot of one of a thread's cells, if its lane has it.
+  template <typename Sums>
+  static auto& SumOf(Sums& sums, int round, int slot) {
+    const int tile = kNeighbours == 2 ? slot : slot / 2;
+    const int half = kNeighbours == 2 ? round % 2 : slot % 2;
+    return sums[round / (2 * kNeighbours)][tile]
+        .sums[half * 2 + round / kNeighbours % 2];
+  }
   // Adds the sums for one of a thread's cells to `of_cell`. What was multiplied
   // has the sequences' powers or, if not, the power 1.
   template <typename Sums>
@@ -416,10 +424,7 @@ class BlockSums {
     if constexpr (kHoldsCells) {
 #pragma unroll
       for (int slot = 0; slot < SLOTS; ++slot) {
-        const int tile = kNeighbours == 2 ? slot : slot / 2;
-        const int half = kNeighbours == 2 ? round % 2 : slot % 2;
-        of_cell[slot] = sums[round / (2 * kNeighbours)][tile]
-                            .sums[half * 2 + round / kNeighbours % 2];
+        of_cell[slot] = SumOf(sums, round, slot);
       }
     }
 #pragma unroll

@@ -282,12 +282,11 @@ class NormedStep {
 class NormedForwardStep : public NormedStep<2 * kLast, 2> {
  public:
   using NormedStep::NormedStep;
-  template <typename Cells, typename Add>
-  void Begin(int step, const Thread& me, float epsilon, const Cells& of_thread,
-             const Add& add) {
+  template <typename Cells>
+  void Begin(int step, const Thread& me, float epsilon,
+             const Cells& of_thread) {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      add(round);
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
         cells_[round].z[slot] = of_thread.z()[round][slot];
@@ -300,8 +299,6 @@ class NormedForwardStep : public NormedStep<2 * kLast, 2> {
     };
     NormaliseCells(of_thread.functions, of_thread.c, find, cells_);
   }
-  template <typename Add>
-  void BeginCell(int, const Add&) const {}
   void Next(int round, const Functions& functions, const float*, float* h,
             float* c) const {
     CellType::Outer(functions, cells_[round].y, cells_[round].last, h, c);

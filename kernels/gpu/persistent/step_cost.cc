@@ -276,10 +276,10 @@ double WorkOfWideGrids(const TeamStep& step) {
   const Shape& shape = step.shape;
   const double wide = WideProducts(step), rounds = step.rounds;
   const double margin = shape.products == Shape::kHalves ? 500.0 : 0.0;
-  return Powers(step) +
-         (!step.is_backward   ? wide + 1000.0 + 205.0 * rounds * rounds
-          : shape.has_bands() ? 2.0 * wide + 450.0 * rounds
-                              : 1.2 * wide + 100.0 * rounds + margin);
+  return Powers(step) + (shape.has_bands() ? 2.0 * wide + 450.0 * rounds
+                         : step.is_backward
+                             ? 1.2 * wide + 100.0 * rounds + margin
+                             : wide + 1000.0 + 205.0 * rounds * rounds);
 }
 
 // Fitted to 20 runs of 128 and 256 units with 640 and 2048 sequences. More than
@@ -291,7 +291,9 @@ double WorkOfWideClusters(const TeamStep& step) {
   const double squares = step.rounds * step.rounds;
   const double wide = WideProducts(step);
   if (step.is_backward) {
-    return wide + (step.tiles > 2 ? 100.0 : halves ? 60.0 : 40.0) * cells;
+    return wide + (step.tiles > 2 ? 100.0 * cells
+                   : halves       ? 60.0 * cells
+                                  : 24.0 * cells + 500.0);
   }
   if (shape.forward_neighbours() == 1) {
     return wide + 300.0 + Powers(step) + 12.0 * squares +
@@ -354,13 +356,15 @@ StepCost CostOfWideGrids(const TeamStep& step) {
   const Shape& shape = step.shape;
   const Constants& of = kOfWideGrids[step.is_backward];
   const int registers = of.registers + of.of_cell * step.rounds;
+  const double wait = shape.has_bands() ? BandWait(step) : GridWait(step);
   if (step.is_backward) {
     // A warpgroup is slow if some of its warps have fewer tiles than others.
     return {shape.backward_groups() % shape.warps == 0,
-            registers + 8 * shape.row_tiles,
-            shape.has_bands() ? BandWait(step) : GridWait(step)};
+            registers + 8 * shape.row_tiles, wait};
   }
-  return {FillsWarps(step), registers + RegistersOfSums(step), GridWait(step)};
+  return {FillsWarps(step),
+          registers + RegistersOfSums(step) + (shape.has_bands() ? 32 : 0),
+          wait};
 }
 
 // A kind of team. A cluster may be a single block.
