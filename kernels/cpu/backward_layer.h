@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_network.h"
+#include "kernels/cpu/storage.h"
 
 namespace cudnn_rnn_tf {
 
@@ -40,15 +41,19 @@ struct CpuNetwork<T>::BackwardLayer {
     T* norms;  // [parts, norms + 1, H], of a cell that normalises.
   };
 
+  // A step's gradients of a segment, rounded.
+  StoredRows<T> RoundedDz(const Scratch& scratch, int64_t step,
+                          const Segment& segment) const {
+    return {StoredBfloat16<T>(scratch.rounded_dz[step % 2] + segment.first),
+            dz_stride};
+  }
+
   int64_t index = 0;
   StoredRows<T> input;            // Dropout applied.
   StoredRows<T> output_backprop;  // [N, D * P]
   StoredRows<T> cell_sequences_backprop;
-  DestinationRows<T> input_backprop;  // [N, fan_in]
-  // Of two directions, the first direction's part of input_backprop; in place,
-  // the same memory.
-  Rows<T> first_input_backprop;
-  T* output = nullptr;  // [N + B, D * P]
+  Rows<T> input_backprop;  // [N, fan_in]
+  T* output = nullptr;     // [N + B, D * P]
   typename CpuReserve<T>::PseudoLayer kept[2] = {};
   std::vector<Segment> segments[2];
   int64_t dz_stride = 0;

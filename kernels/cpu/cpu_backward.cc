@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/backward_layer.h"
 #include "kernels/cpu/cpu_network.h"
-#include "kernels/cpu/simd_kernels.h"
+#include "kernels/cpu/storage.h"
 #include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
@@ -70,7 +70,7 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
     if (has_recurrent_dropout() || cell_.resets_before) {
       scratch.read_backprop = arena->Take<T>(strand_size_ * h_stride_);
     }
-    if (StepsRoundBoth()) {
+    if (rounds_steps_) {
       layer->dz_stride = RowStride(gates_ + PaddedDepth(1));
       for (uint16_t*& rounded : scratch.rounded_dz) {
         rounded =
@@ -144,29 +144,28 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
   const Strand& strand = *group.strand;
   const auto& scratch = layer.scratch[group_index];
   T* const dh = scratch.dh;
-  const int64_t first = slice.first * RightMatrix<T>::PanelCols();
-  const int64_t n =
-      std::min(slice.last * RightMatrix<T>::PanelCols(), out_) - first;
+  const Columns cols = ColumnsOf(slice, out_);
+  const int64_t first = cols.first, n = cols.count;
   if (step > 0) {
     const int64_t t = group.TimeBack(step - 1);
     Product<T> product = StepProduct();
     product.rows = strand.Active(t);
-    product.c = {{dh}, h_stride_};
+    product.c = {dh, h_stride_};
     // Of a cell that reads h, dh already holds what passes no gate, to which
     // the products are added.
     bool is_there = spec_.reads_h();
     for (const auto& segment : layer.segments[group.dir]) {
       if (segment.first >= cell_.gates_of_h * units_) break;
       product.a = StepRows(segment.dz.data, segment.dz.stride, strand, t);
-      if (const uint16_t* const rounded = scratch.rounded_dz[(step - 1) % 2]) {
-        product.rounded_a = {rounded + segment.first, layer.dz_stride};
+      if (rounds_steps_) {
+        product.a = layer.RoundedDz(scratch, step - 1, segment);
       }
       product.b = segment.weights;
-      if (scratch.masks == nullptr) {
+      if (!has_recurrent_dropout()) {
         if (is_there) product.init = {dh, h_stride_};
         product.RunPanels(slice.first, slice.last);
       } else {
-        product.c = {{scratch.read_backprop}, h_stride_};
+        product.c = {scratch.read_backprop, h_stride_};
         product.RunPanels(slice.first, slice.last);
         const T* const masks = OfGate(scratch.masks, segment.first / units_);
         for (int64_t r = 0; r < product.rows; ++r) {
@@ -203,7 +202,7 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
       std::copy_n(to, n,
                   layer.projected_backprop[group.dir] + row * out_ + first);
     }
-    if (scratch.masks == nullptr) continue;
+    if (!has_recurrent_dropout()) continue;
     const T* const h = layer.output +
                        rows_.PreviousRow(strand, t, r, group.dir) * layer_out_ +
                        group.dir * out_ + first;
@@ -261,15 +260,13 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
   const int64_t t = group.TimeBack(step);
   const int64_t active = strand.Active(t);
   const auto& scratch = layer.scratch[group_index];
-  const int64_t unit = slice.first * RightMatrix<T>::PanelCols();
-  const int64_t n =
-      std::min(slice.last * RightMatrix<T>::PanelCols(), units_) - unit;
+  const auto [unit, n] = ColumnsOf(slice, units_);
   if (spec_.num_proj > 0) {
     Product<T> product = StepProduct();
     product.rows = active;
     product.a = StepRows(layer.projected_backprop[group.dir], out_, strand, t);
     product.b = layer.projection[group.dir];
-    product.c = {{scratch.dy}, units_};
+    product.c = {scratch.dy, units_};
     product.RunPanels(slice.first, slice.last);
   }
   for (int64_t r = 0; r < active; ++r) {
@@ -308,8 +305,8 @@ void CpuNetwork<T>::BackwardCells(const BackwardLayer& layer,
       rows_.StartsAnew(group.strand->Position(r), t, group.dir)) {
     std::fill_n(at.dc, n, T(0));
   }
+  if (!rounds_steps_) return;
   uint16_t* const rounded = layer.scratch[group_index].rounded_dz[step % 2];
-  if (rounded == nullptr) return;
   for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
     const bool is_split = cell_.splits_gate() && gate >= cell_.joint_gates;
     RoundGradients(n, is_split ? at.last_slot : at.gates + gate * units_,
@@ -333,30 +330,26 @@ void CpuNetwork<T>::BackwardReset(const BackwardLayer& layer,
   const int64_t t = group.TimeBack(step);
   const auto& scratch = layer.scratch[group_index];
   const auto& candidate = layer.segments[group.dir].back();
-  const int64_t unit = slice.first * RightMatrix<T>::PanelCols();
-  const int64_t n =
-      std::min(slice.last * RightMatrix<T>::PanelCols(), units_) - unit;
-  uint16_t* const rounded = scratch.rounded_dz[step % 2];
+  const auto [unit, n] = ColumnsOf(slice, units_);
   Product<T> product = StepProduct();
   product.rows = strand.Active(t);
   product.a = StepRows(candidate.dz.data, candidate.dz.stride, strand, t);
-  if (rounded != nullptr) {
-    product.rounded_a = {rounded + candidate.first, layer.dz_stride};
-  }
+  if (rounds_steps_) product.a = layer.RoundedDz(scratch, step, candidate);
   product.b = candidate.weights;
-  product.c = {{scratch.read_backprop}, h_stride_};
+  product.c = {scratch.read_backprop, h_stride_};
   product.RunPanels(slice.first, slice.last);
   for (int64_t r = 0; r < product.rows; ++r) {
     const CellRow<T> at = RowOfStep(layer, group_index, step, r, unit);
     const int64_t begin = r * h_stride_ + unit;
     T* const through = scratch.read_backprop + begin;
-    if (scratch.masks != nullptr) {
+    if (has_recurrent_dropout()) {
       const T* const mask = OfGate(scratch.masks, cell_.joint_gates) + begin;
       for (int64_t j = 0; j < n; ++j) through[j] *= mask[j];
     }
     cell.reset_backward(n, at, through);
-    if (rounded != nullptr) {
-      RoundGradients(n, at.gates, rounded + r * layer.dz_stride + unit);
+    if (rounds_steps_) {
+      RoundGradients(n, at.gates,
+                     scratch.rounded_dz[step % 2] + r * layer.dz_stride + unit);
     }
   }
 }
@@ -441,16 +434,14 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
     layer->output_backprop = output_backprop;
     layer->cell_sequences_backprop = call.cell_sequences_backprop;
     layer->input = call.input;
-    layer->input_backprop = call.input_backprop;
     if (index > 0) {
       layer->input = {{reserve.outputs[index - 1]}, layer_out_};
-      layer->input_backprop = {{between[(index - 1) % 2]}, layer_out_};
-    }
-    if (layer->input_backprop.in_place()) {
-      layer->first_input_backprop = layer->input_backprop.InPlace();
-    } else if (dirs_ > 1) {
+      layer->input_backprop = {between[(index - 1) % 2], layer_out_};
+    } else if (call.input_backprop.in_place()) {
+      layer->input_backprop = call.input_backprop.InPlace();
+    } else {
       const int64_t n = spec_.input_size;
-      layer->first_input_backprop = {arena->Take<T>(max_rows * n), n};
+      layer->input_backprop = {arena->Take<T>(max_rows * n), n};
     }
     if (has_dropout(index) && !arena->only_counts()) {
       DropOut(index, layer->input.numbers.InPlace(), dropped, schedule);
@@ -471,17 +462,7 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
           },
           schedule);
     }
-    for (int64_t dir = 0; dir < dirs_; ++dir) {
-      BackwardInputs(*layer, dir, call.params, arena, schedule);
-    }
-    BackwardWeights(*layer, call.params_backprop, arena, schedule);
-    if (!arena->only_counts()) {
-      BackwardVectors(*layer, call.params_backprop, schedule);
-    }
-    if (has_dropout(index) && !arena->only_counts()) {
-      T* const dx = layer->input_backprop.numbers.InPlace();
-      DropOut(index, dx, dx, schedule);
-    }
+    BackwardSums(*layer, call, arena, schedule);
     if (index > 0) output_backprop = {{between[(index - 1) % 2]}, layer_out_};
   }
 }

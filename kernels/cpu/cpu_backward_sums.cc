@@ -18,16 +18,12 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
       layout_.pseudo_layer(layer.index * dirs_ + dir);
   const int64_t fan_in = spec_.layer_input_size(layer.index);
   const Rows<T> dz = {layer.kept[dir].gates, gates_};
-  const DestinationRows<T> dx =
-      dir + 1 < dirs_ ? DestinationRows<T>(layer.first_input_backprop)
-                      : layer.input_backprop;
-  const Rows<const T> before =
-      dir > 0 ? Rows<const T>(layer.first_input_backprop) : Rows<const T>();
+  const Rows<T> dx = layer.input_backprop;
   if (offsets.input_weights >= 0) {
     Product<T> product;
     product.rows = rows_.num_rows();
     product.a = dz;
-    product.init = before;
+    if (dir > 0) product.init = dx;
     product.c = dx;
     // The scope gives the memory back, so the next product packs in the same
     // place.
@@ -41,15 +37,9 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
   }
   if (arena->only_counts()) return;
   schedule->AddRanges(rows_.num_rows(), 16, [=](int64_t first, int64_t last) {
-    std::vector<T> sums(units_);
     for (int64_t row = first; row < last; ++row) {
-      if (dir == 0) {
-        std::fill(sums.begin(), sums.end(), T(0));
-      } else {
-        std::copy_n(before[row], units_, sums.data());
-      }
-      for (int64_t j = 0; j < gates_; ++j) sums[j % units_] += dz[row][j];
-      dx[row].Write(units_, sums.data());
+      if (dir == 0) std::fill_n(dx[row], units_, T(0));
+      for (int64_t j = 0; j < gates_; ++j) dx[row][j % units_] += dz[row][j];
     }
   });
 }
@@ -137,13 +127,33 @@ void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
   products.AddTo(arena, schedule);
 }
 
+template <typename T>
+void CpuNetwork<T>::BackwardSums(const BackwardLayer& layer,
+                                 const CpuBackwardCall<T>& call, Arena* arena,
+                                 Schedule* schedule) const {
+  const Rows<T> dx = layer.input_backprop;
+  for (int64_t dir = 0; dir < dirs_; ++dir) {
+    BackwardInputs(layer, dir, call.params, arena, schedule);
+  }
+  BackwardWeights(layer, call.params_backprop, arena, schedule);
+  if (arena->only_counts()) return;
+  BackwardVectors(layer, call.params_backprop, schedule);
+  if (has_dropout(layer.index))
+    DropOut(layer.index, dx.data, dx.data, schedule);
+  if (layer.index > 0 || call.input_backprop.in_place()) return;
+  schedule->AddRanges(
+      rows_.num_rows(), 16,
+      [=, to = call.input_backprop](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+          to[row].Write(spec_.input_size, dx[row]);
+        }
+      });
+}
+
 #define CRNN_INSTANTIATE(T)                                               \
-  template void CpuNetwork<T>::BackwardInputs(                            \
-      const BackwardLayer&, int64_t, Stored<T>, Arena*, Schedule*) const; \
-  template void CpuNetwork<T>::BackwardWeights(                           \
-      const BackwardLayer&, Destination<T>, Arena*, Schedule*) const;     \
-  template void CpuNetwork<T>::BackwardVectors(                           \
-      const BackwardLayer&, Destination<T>, Schedule*) const
+  template void CpuNetwork<T>::BackwardSums(                              \
+      const BackwardLayer&, const CpuBackwardCall<T>&, Arena*, Schedule*) \
+      const
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);
 #undef CRNN_INSTANTIATE

@@ -2,7 +2,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/cpu_network.h"
-#include "kernels/cpu/simd_kernels.h"
+#include "kernels/cpu/storage.h"
 #include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
@@ -69,7 +69,7 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
       scratch.masks = TakeMasks(arena);
       scratch.masked[0] = TakeMasks(arena);
       scratch.masked[1] = TakeMasks(arena);
-    } else if (StepsRoundBoth()) {
+    } else if (rounds_steps_) {
       for (uint16_t*& rounded : scratch.rounded) {
         rounded = arena->Take<uint16_t>(PaddedRows(strand_size_) * h_stride_);
       }
@@ -169,13 +169,13 @@ void CpuNetwork<T>::PrepareState(const ForwardLayer& layer, int64_t group_index,
   const int64_t begin = r * h_stride_ + first;
   const T* const h = scratch.h[parity] + begin;
   if constexpr (std::is_same_v<T, float>) {
-    if (scratch.rounded[parity] != nullptr) {
+    if (KeepsRoundedStates()) {
       uint16_t* const to = scratch.rounded[parity] + begin;
       Simd().conversions.to_bfloat16(n, h, to);
       if (first + n == out_) std::fill_n(to + n, PaddedDepth(out_) - out_, 0);
     }
   }
-  if (scratch.masks == nullptr) return;
+  if (!has_recurrent_dropout()) return;
   for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
     const T* const mask = OfGate(scratch.masks, gate) + begin;
     T* const to = OfGate(scratch.masked[parity], gate) + begin;
@@ -190,7 +190,7 @@ void CpuNetwork<T>::BeginForward(const CpuForwardCall<T>& call,
                                  int64_t group_index) const {
   const Group group = this->group(group_index);
   const auto& scratch = layer.scratch[group_index];
-  if (scratch.masks != nullptr) DrawMasks(layer.index, group, scratch.masks);
+  if (has_recurrent_dropout()) DrawMasks(layer.index, group, scratch.masks);
   if (problem_.has_resets && problem_.is_training &&
       group.strand == strands_.data()) {
     const int64_t row = rows_.num_rows() + batch_;
@@ -258,28 +258,21 @@ void CpuNetwork<T>::ForwardInputs(const ForwardLayer& layer,
                             : Rows<T>{layer.scratch[group_index].gates, gates_};
   const int64_t* const input_rows =
       layer.input_rows.empty() ? rows : layer.input_rows[index].data() + first;
-  const StoredRows<T> from(layer.input.numbers, layer.input.stride, input_rows);
-  Rows<const T> input;
-  Rows<const uint16_t> rounded_input;
-  if (from.in_place()) {
-    input = from.InPlace();
-  } else if (MultipliesCallersInput()) {
-    rounded_input = {from.numbers.Halves(), from.stride, input_rows};
-  } else {
+  StoredRows<T> input(layer.input.numbers, layer.input.stride, input_rows);
+  if (!input.in_place() && !MultipliesCallersInput()) {
     T* const converted = layer.scratch[group_index].input;
     const int64_t n = spec_.input_size;
     schedule->AddRanges(num_rows, 16, [=](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
-        from[row].Copy(n, converted + row * n);
+        input[row].Copy(n, converted + row * n);
       }
     });
-    input = {converted, n};
+    input = {{converted}, n};
   }
   if (spec_.has_input_weights(layer.index)) {
     Product<T> product;
     product.rows = num_rows;
     product.a = input;
-    product.rounded_a = rounded_input;
     product.b = layer.weights.input[group.dir];
     product.init = {layer.weights.bias[group.dir], 0};
     product.c = gates;
@@ -288,7 +281,7 @@ void CpuNetwork<T>::ForwardInputs(const ForwardLayer& layer,
   }
   schedule->AddRanges(num_rows, 16, [=, &layer](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
-      const T* const x = input[row];
+      const T* const x = input[row].InPlace();
       for (int64_t j = 0; j < gates_; ++j) {
         gates[row][j] = layer.weights.bias[group.dir][j] + x[j % units_];
       }
@@ -382,18 +375,18 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
   const int64_t slices = NumSlices(panels);
   for (int64_t i = 0; i < slices; ++i) {
     const Range slice = Slice(panels, from_the_end ? slices - 1 - i : i);
-    const int64_t unit = slice.first * RightMatrix<T>::PanelCols();
-    const int64_t n =
-        std::min(slice.last * RightMatrix<T>::PanelCols(), units_) - unit;
+    const auto [unit, n] = ColumnsOf(slice, units_);
     Product<T> product = StepProduct();
     product.rows = active;
-    product.a = {scratch.h[step % 2], h_stride_};
-    product.rounded_a = {scratch.rounded[step % 2], h_stride_};
+    product.a = {KeepsRoundedStates()
+                     ? StoredBfloat16<T>(scratch.rounded[step % 2])
+                     : Stored<T>{scratch.h[step % 2]},
+                 h_stride_};
     for (int64_t j = 0; j < cell_.gates_of_h; ++j) {
       const int64_t gate = from_the_end ? cell_.gates_of_h - 1 - j : j;
       product.b = layer.weights.recurrent[group.dir][gate];
-      if (scratch.masks != nullptr) {
-        product.a.data = OfGate(scratch.masked[step % 2], gate);
+      if (has_recurrent_dropout()) {
+        product.a.numbers = {OfGate(scratch.masked[step % 2], gate)};
       }
       if (gate >= cell_.joint_gates) {
         product.c = of_step.candidate;
@@ -411,7 +404,7 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
         continue;
       }
       CellRow<T> at = RowOfStep(layer, group_index, of_step, step, r, unit);
-      if (scratch.masks != nullptr) {
+      if (has_recurrent_dropout()) {
         at.h_before = OfGate(scratch.masked[step % 2], cell_.joint_gates) +
                       r * h_stride_ + unit;
       }
@@ -469,9 +462,9 @@ void CpuNetwork<T>::ForwardSecondPhase(const ForwardLayer& layer,
   Product<T> product = StepProduct();
   product.rows = active;
   if (projects) {
-    product.a = {scratch.unprojected, units_};
+    product.a = {{scratch.unprojected}, units_};
     product.b = layer.weights.projection[group.dir];
-    product.c = {{scratch.h[(step + 1) % 2]}, h_stride_};
+    product.c = {scratch.h[(step + 1) % 2], h_stride_};
   } else {
     product.a = of_step.candidate;
     product.b = layer.weights.recurrent[group.dir][cell_.joint_gates];
@@ -479,9 +472,7 @@ void CpuNetwork<T>::ForwardSecondPhase(const ForwardLayer& layer,
     product.c = of_step.gates.From(0, cell_.joint_gates * units_);
   }
   product.RunPanels(panels.first, panels.last);
-  const int64_t first = panels.first * RightMatrix<T>::PanelCols();
-  const int64_t n =
-      std::min(panels.last * RightMatrix<T>::PanelCols(), cols) - first;
+  const auto [first, n] = ColumnsOf(panels, cols);
   for (int64_t r = 0; r < product.rows; ++r) {
     if (projects) {
       FinishState(layer, group_index, step, r, first, n);

@@ -125,7 +125,7 @@ void CpuNetwork<T>::DrawMasks(int64_t layer, const Group& group,
 template <typename T>
 void CpuNetwork<T>::SetZones(int64_t pseudo_layer, int64_t row, int64_t unit,
                              int64_t n, T* zones) const {
-  if (zones == nullptr) return;
+  if (!spec_.has_zoneout()) return;
   for (const int64_t state : {0, 1}) {
     T* const to = zones + state * units_;
     const float rate = state == 0 ? spec_.zoneout : spec_.cell_zoneout;
@@ -144,21 +144,7 @@ void CpuNetwork<T>::SetZones(int64_t pseudo_layer, int64_t row, int64_t unit,
 template struct CpuReserve<float>;
 template struct CpuReserve<double>;
 // Members that other files define are instantiated in those files.
-#define CRNN_INSTANTIATE(T)                                                    \
-  template CpuNetwork<T>::CpuNetwork(const RnnProblem&, const PackedRows&,     \
-                                     const uint64_t*, int64_t);                \
-  template CpuNetwork<T>::Range CpuNetwork<T>::PartPanels(int64_t, int64_t)    \
-      const;                                                                   \
-  template RightMatrix<T> CpuNetwork<T>::PackMatrix(                           \
-      int64_t, int64_t, bool, Stored<T>, bool, WeightsForm, Arena*, Schedule*) \
-      const;                                                                   \
-  template void CpuNetwork<T>::DropOut(int64_t, const T*, T*, Schedule*)       \
-      const;                                                                   \
-  template void CpuNetwork<T>::DrawMasks(int64_t, const Group&, T*) const;     \
-  template void CpuNetwork<T>::SetZones(int64_t, int64_t, int64_t, int64_t,    \
-                                        T*) const
-CRNN_INSTANTIATE(float);
-CRNN_INSTANTIATE(double);
-#undef CRNN_INSTANTIATE
+template class CpuNetwork<float>;
+template class CpuNetwork<double>;
 
 }  // namespace cudnn_rnn_tf

@@ -188,6 +188,15 @@ class CpuNetwork {
     int64_t first, last;
   };
   Range PartPanels(int64_t cols, int64_t part) const;
+  // The columns that such panels have, of `cols` in all.
+  struct Columns {
+    int64_t first, count;
+  };
+  static Columns ColumnsOf(Range panels, int64_t cols) {
+    const int64_t first = panels.first * RightMatrix<T>::PanelCols();
+    return {first,
+            std::min(panels.last * RightMatrix<T>::PanelCols(), cols) - first};
+  }
   // Slices of panels, which a step computes one after the other. They have so
   // many columns that calls take little time, and so few that what one part of
   // a step has written is still in a near cache when the next part reads it.
@@ -284,16 +293,13 @@ class CpuNetwork {
   bool HasFewSequences() const {
     return PackedRows::MaxBlockSize(problem_.batch_size) <= 4;
   }
-  // Returns whether the products of the steps round both factors, too. Matrix
-  // registers take as long for a few sequences as for 16, so vectors are mostly
-  // faster then. They multiply the weights by states that are not rounded.
-  bool StepsRoundBoth() const {
-    return MultipliesBfloat16() &&
-           !(HasFewSequences() && Simd().multiplies_matrices());
+  // Returns whether the states that the steps' products read are kept rounded.
+  bool KeepsRoundedStates() const {
+    return rounds_steps_ && !has_recurrent_dropout();
   }
   Product<T> StepProduct() const {
     Product<T> product;
-    product.rounds_a = StepsRoundBoth();
+    product.rounds_a = rounds_steps_;
     return product;
   }
   // Returns whether products read the caller's bfloat16 inputs of the first
@@ -395,6 +401,8 @@ class CpuNetwork {
   void BackwardWeights(const BackwardLayer& layer,
                        Destination<T> params_backprop, Arena* arena,
                        Schedule* schedule) const;
+  void BackwardSums(const BackwardLayer& layer, const CpuBackwardCall<T>& call,
+                    Arena* arena, Schedule* schedule) const;
 
   const RnnProblem& problem_;
   const RnnSpec& spec_;
@@ -413,6 +421,12 @@ class CpuNetwork {
   const int64_t batch_, gates_, units_, out_, layer_out_, dirs_;
   const int64_t h_stride_;     // Numbers from one row of states to the next.
   const int64_t strand_size_;  // The most sequences of a strand.
+  // Whether the products of the steps round both factors, too. Matrix registers
+  // take as long for a few sequences as for 16, so vectors are mostly faster
+  // then. They multiply the weights by states that are not rounded.
+  const bool rounds_steps_ =
+      MultipliesBfloat16() &&
+      !(HasFewSequences() && Simd().multiplies_matrices());
 };
 
 }  // namespace cudnn_rnn_tf

@@ -27,10 +27,6 @@ constexpr int64_t kConvertedCols = 256;
 constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
 // This many rows of a block of A stay in the L2 cache beside a panel.
 constexpr int64_t kCachedRows = 192;
-// So many sums of a product are computed before they are converted, if C is not
-// in place. They are those of several panels.
-constexpr int64_t kConvertedSums = kTaskRows * kTaskCols;
-static_assert(kConvertedSums >= 2 * kCachedRows * kPackedCols<float>, "");
 static_assert(kCachedRows >= kTaskRows, "");
 static_assert(kTaskRows <= kMaxRoundedCols, "");
 // A matrix register reads 16 rows at a time from arrays of these sizes.
@@ -148,14 +144,13 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
   const bool in_matrices =
       !std::is_same_v<Factor, T> && Simd().multiplies_matrices();
   const int64_t num_rows = last_row - first_row;
-  const Rows<T> sums_of_rows = c.InPlace();
-  const Rows<const T> before = start > 0 ? sums_of_rows : init;
+  const Rows<const T> before = start > 0 ? c : init;
   const Factor* a_rows[kCachedRows];
   const T* init_rows[kCachedRows];
   T* c_rows[kCachedRows];
   for (int64_t r = 0; r < num_rows; ++r) {
     a_rows[r] = a_row(first_row + r);
-    c_rows[r] = sums_of_rows[first_row + r];
+    c_rows[r] = c[first_row + r];
     if (before.data != nullptr) init_rows[r] = before[first_row + r];
   }
   const auto most_panels = [&](int64_t height) -> int64_t {
@@ -227,17 +222,16 @@ template <typename T>
 void Product<T>::RunDots(int64_t first_row, int64_t last_row, int64_t start,
                          int64_t block, int64_t panel) const {
   const SimdKernels<T>& simd = Kernels<T>();
-  const Rows<T> sums = c.InPlace();
-  const Rows<const T> before = start > 0 ? sums : init;
+  const Rows<const T> before = start > 0 ? c : init, left = a.InPlace();
   const int64_t first = panel * RightMatrix<T>::PanelCols();
   const int64_t last = std::min(first + RightMatrix<T>::PanelCols(), b.cols_);
   for (int64_t col = first; col < last; col += simd.vector_cols) {
     const int64_t cols = std::min(simd.vector_cols, last - col);
     for (int64_t row = first_row; row < last_row; ++row) {
-      simd.dots(block, a[row] + start, b.columns_ + col * b.depth_ + start,
+      simd.dots(block, left[row] + start, b.columns_ + col * b.depth_ + start,
                 b.depth_, cols,
                 before.data == nullptr ? nullptr : before[row] + col,
-                sums[row] + col);
+                c[row] + col);
     }
   }
 }
@@ -245,12 +239,8 @@ void Product<T>::RunDots(int64_t first_row, int64_t last_row, int64_t start,
 template <typename T>
 void Product<T>::RunRows(int64_t first_row, int64_t last_row,
                          int64_t first_panel, int64_t last_panel) const {
-  if (!c.in_place()) {
-    return RunConverted(first_row, last_row, first_panel, last_panel);
-  }
-  const bool reads_rounded_a =
-      rounded_a.data != nullptr &&
-      (rounded_a.index == nullptr || !Simd().multiplies_matrices());
+  // Matrix registers read rows that are equally far apart.
+  const bool copies_a = a.index != nullptr && Simd().multiplies_matrices();
   const int64_t block_depth = b.BlockDepth();
   for (int64_t start = 0; start < b.depth_; start += block_depth) {
     const int64_t block = b.Block(start);
@@ -267,45 +257,26 @@ void Product<T>::RunRows(int64_t first_row, int64_t last_row,
                              panels, a_row, 1);
                   });
     };
-    if (!b.bfloat16_ || !rounds_a || !Simd().multiplies_bfloat16()) {
-      run_tiles([&](int64_t row) { return a[row] + start; });
+    const bool rounds = b.bfloat16_ && rounds_a && Simd().multiplies_bfloat16();
+    if (a.in_place() && !rounds) {
+      const Rows<const T> left = a.InPlace();
+      run_tiles([&](int64_t row) { return left[row] + start; });
     } else if constexpr (std::is_same_v<T, float>) {
-      if (reads_rounded_a) {
+      const auto halves = [&](int64_t row) { return a[row].Halves() + start; };
+      if (!a.in_place() && !copies_a) {
         run_tiles([&](int64_t row) {
-          return reinterpret_cast<const BfloatPair*>(rounded_a[row] + start);
+          return reinterpret_cast<const BfloatPair*>(halves(row));
         });
         continue;
       }
       const auto write = [&](int64_t row, uint16_t* to) {
-        if (rounded_a.data != nullptr) {
-          std::copy_n(rounded_a[row] + start, block, to);
+        if (a.in_place()) {
+          Simd().conversions.to_bfloat16(block, a[row].InPlace() + start, to);
         } else {
-          Simd().conversions.to_bfloat16(block, a[row] + start, to);
+          std::copy_n(halves(row), block, to);
         }
       };
       RunRounded(first_row, last_row, block, write, run_tiles);
-    }
-  }
-}
-
-template <typename T>
-void Product<T>::RunConverted(int64_t first_row, int64_t last_row,
-                              int64_t first_panel, int64_t last_panel) const {
-  const ScratchArray<T> sums(kConvertedSums);
-  const int64_t rows = last_row - first_row;
-  const int64_t panel_cols = RightMatrix<T>::PanelCols();
-  const int64_t together = kConvertedSums / (rows * panel_cols);
-  const int64_t stride = together * panel_cols;
-  Product part = *this;
-  for (int64_t panel = first_panel; panel < last_panel; panel += together) {
-    const int64_t end = std::min(panel + together, last_panel);
-    const int64_t col = panel * panel_cols;
-    const int64_t cols = std::min(end * panel_cols, b.cols_) - col;
-    // C's rows and columns keep their numbers, so this points before the array.
-    part.c = {{sums.data() - first_row * stride - col}, stride};
-    part.RunRows(first_row, last_row, panel, end);
-    for (int64_t row = 0; row < rows; ++row) {
-      c[first_row + row].From(col).Write(cols, sums.data() + row * stride);
     }
   }
 }
@@ -426,10 +397,10 @@ void TransposedProducts<T>::Run(const Left& left,
         product.b = b;
         product.b.cols_ -= col;
         if (to.in_place()) {
-          product.c = {to, b.cols_};
-          if (!is_first) product.init = {to.InPlace(), b.cols_};
+          product.c = {to.InPlace(), b.cols_};
+          if (!is_first) product.init = product.c;
         } else {
-          product.c = {{converted}, kConvertedCols};
+          product.c = {converted, kConvertedCols};
         }
         const auto run = [&](const auto& a_row, int64_t a_stride) {
           product.RunTiles(0, rows, start, block, 0, count,

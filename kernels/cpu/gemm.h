@@ -20,26 +20,24 @@ inline int64_t TileHeight(int64_t rows) {
   return rows == 7 || rows == 8 ? 4 : std::min<int64_t>(6, rows);
 }
 
-// Computes C[rows, cols] = init + A[rows, depth] B. `init` may be C itself, if
-// C is in place, or null for zeros. Each row of C is the same to the bit,
-// whichever rows and panels are computed together with it.
+// Computes C[rows, cols] = init + A[rows, depth] B. `init` may be C itself, or
+// null for zeros. Each row of C is the same to the bit, whichever rows and
+// panels are computed together with it.
 template <typename T>
 struct Product {
   int64_t rows = 0;
-  Rows<const T> a;
-  // A as bfloat16 numbers, if the caller has it so. It is read in place of `a`
-  // if `rounds_a`, B holds bfloat16, and the processor multiplies these. The
-  // depth must be even if there is an index. Without one, rows and depth are
-  // padded: the memory has PaddedRows(rows) rows with PaddedDepth(depth)
-  // numbers. What is behind a row is multiplied by zero, so an infinity there
-  // makes the row's sums NaN.
-  Rows<const uint16_t> rounded_a;
+  // Numbers that are not of type T are bfloat16, which B must hold then as well
+  // and the processor multiply. Their depth must be even if there is an index.
+  // Without one, rows and depth are padded: the memory has PaddedRows(rows)
+  // rows with PaddedDepth(depth) numbers. What is behind a row is multiplied by
+  // zero, so an infinity there makes the row's sums NaN.
+  StoredRows<T> a;
   RightMatrix<T> b;
-  // Whether A is rounded if B holds bfloat16 and the processor multiplies
-  // these.
+  // Whether numbers of type T are rounded if B holds bfloat16 and the processor
+  // multiplies these.
   bool rounds_a = true;
   Rows<const T> init;
-  DestinationRows<T> c;
+  Rows<T> c;
 
   void AddTo(Schedule* schedule) const;
   // Computes the columns of panels [first, last) of B at once, on the calling
@@ -50,10 +48,6 @@ struct Product {
   // Computes the panels' columns of these rows, which are kCachedRows at most.
   void RunRows(int64_t first_row, int64_t last_row, int64_t first_panel,
                int64_t last_panel) const;
-  // Does so if C is not in place: computes one part after the other in memory
-  // of its own, and writes each to C when it is complete.
-  void RunConverted(int64_t first_row, int64_t last_row, int64_t first_panel,
-                    int64_t last_panel) const;
   // Computes the panel's columns of these rows, for one block of the depth, if
   // B is read where it is stored.
   void RunDots(int64_t first_row, int64_t last_row, int64_t start,

@@ -114,7 +114,8 @@ struct RowsOf {
   RowsOf() = default;
   RowsOf(Numbers numbers, int64_t stride, const int64_t* index = nullptr)
       : numbers(numbers), stride(stride), index(index) {}
-  RowsOf(Rows<Number> rows)
+  template <typename T>
+  RowsOf(Rows<T> rows)
       : numbers{rows.data}, stride(rows.stride), index(rows.index) {}
 
   Numbers operator[](int64_t row) const {

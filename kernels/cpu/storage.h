@@ -50,6 +50,15 @@ Stored<Compute> StoredTensor(const void* tensor) {
           }};
 }
 
+// Returns numbers that were rounded to bfloat16. Only floats ever are.
+template <typename Compute>
+Stored<Compute> StoredBfloat16(const uint16_t* numbers) {
+  if constexpr (std::is_same_v<Compute, float>) {
+    return StoredTensor<Bfloat16, float>(numbers);
+  }
+  return {};
+}
+
 // Returns a caller's tensor, for results of type Compute.
 template <typename Storage, typename Compute>
 Destination<Compute> DestinationTensor(void* tensor) {

@@ -56,8 +56,7 @@ void RunOnThisThread(Schedule* schedule) {
 // The shape of a product, and how it is computed.
 struct Case {
   int64_t rows, cols, depth;
-  bool is_double, bfloat16, rounds_a, has_rounded_a, is_packed, is_transposed,
-      is_converted;
+  bool is_double, bfloat16, rounds_a, has_rounded_a, is_packed, is_transposed;
   enum { kNone, kOther, kSame } init;
 };
 
@@ -65,12 +64,11 @@ void Check(bool holds, const char* what, const Case& one) {
   if (holds) return;
   std::printf(
       "%s: %s, rows %lld, cols %lld, depth %lld, double %d, bfloat16 %d, "
-      "rounds_a %d, has_rounded_a %d, packed %d, transposed %d, converted %d, "
-      "init %d\n",
+      "rounds_a %d, has_rounded_a %d, packed %d, transposed %d, init %d\n",
       Simd().name, what, static_cast<long long>(one.rows),
       static_cast<long long>(one.cols), static_cast<long long>(one.depth),
       one.is_double, one.bfloat16, one.rounds_a, one.has_rounded_a,
-      one.is_packed, one.is_transposed, one.is_converted, one.init);
+      one.is_packed, one.is_transposed, one.init);
   std::exit(1);
 }
 
@@ -98,9 +96,7 @@ void CheckProduct() {
   one.rounds_a = Draw(0, 1);
   one.is_packed = Draw(0, 1);
   one.is_transposed = Draw(0, 1);
-  one.is_converted = kIsFloat && Draw(0, 2) == 0;
-  one.init = one.is_converted ? Case::kNone
-                              : static_cast<decltype(Case::init)>(Draw(0, 2));
+  one.init = static_cast<decltype(Case::init)>(Draw(0, 2));
   one.has_rounded_a = one.bfloat16 && one.rounds_a &&
                       Simd().multiplies_bfloat16() && Draw(0, 1);
   const auto [rows, cols, depth] = std::tuple(one.rows, one.cols, one.depth);
@@ -115,7 +111,8 @@ void CheckProduct() {
 
   Product<T> product;
   product.rows = rows;
-  product.a = {a.data(), depth};
+  const StoredRows<T> not_rounded({a.data()}, depth);
+  product.a = not_rounded;
   product.rounds_a = one.rounds_a;
   std::vector<uint16_t> rounded;
   if constexpr (kIsFloat) {
@@ -126,7 +123,7 @@ void CheckProduct() {
         Simd().conversions.to_bfloat16(depth, a.data() + row * depth,
                                        rounded.data() + row * stride);
       }
-      product.rounded_a = {rounded.data(), stride};
+      product.a = {StoredBfloat16<float>(rounded.data()), stride};
     }
   }
   ArenaMemory memory;
@@ -155,12 +152,6 @@ void CheckProduct() {
   std::vector<T> sums;
   Product<T> whole = product;
   set_sums(&sums, &whole);
-  std::vector<Float16> halves(rows * cols);
-  if constexpr (kIsFloat) {
-    if (one.is_converted) {
-      whole.c = {DestinationTensor<Float16, float>(halves.data()), cols};
-    }
-  }
   Schedule schedule(Draw(1, 9));
   whole.AddTo(&schedule);
   RunOnThisThread(&schedule);
@@ -171,21 +162,11 @@ void CheckProduct() {
   for (int64_t row = 0; row < rows; ++row) {
     Product<T> of_row = part;
     of_row.rows = 1;
-    of_row.a = part.a.From(row);
-    of_row.rounded_a = {};
+    of_row.a = not_rounded.From(row);
     if (part.init.data != nullptr) of_row.init = part.init.From(row);
     of_row.c = part.c.From(row);
     for (int64_t panel = 0; panel < product.b.panels(); ++panel) {
       of_row.RunPanels(panel, panel + 1);
-    }
-  }
-  if constexpr (kIsFloat) {
-    if (one.is_converted) {
-      std::vector<Float16> expected(rows * cols);
-      Convert(alone.data(), expected.data(), rows * cols);
-      Check(std::memcmp(halves.data(), expected.data(), rows * cols * 2) == 0,
-            "other bits when it is converted", one);
-      sums = alone;
     }
   }
   Check(std::memcmp(sums.data(), alone.data(), rows * cols * sizeof(T)) == 0,
