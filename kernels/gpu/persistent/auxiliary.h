@@ -15,17 +15,7 @@ namespace persistent {
 // The small kernels of a problem, which auxiliary.cu describes.
 class Auxiliary {
  public:
-  explicit Auxiliary(const RnnProblem& problem)
-      : dtype_(problem.dtype),
-        batch_(static_cast<int>(problem.batch_size)),
-        steps_(static_cast<int>(problem.max_time)),
-        units_(static_cast<int>(problem.spec.num_units)),
-        gates_(static_cast<int>(problem.spec.num_gates())),
-        slots_(static_cast<int>(problem.spec.kind().num_slots)),
-        splits_gate_(problem.spec.kind().splits_gate()),
-        rate_(problem.spec.dropout),
-        rnn_mode_(problem.spec.rnn_mode),
-        clip_(problem.spec.cell_clip) {}
+  explicit Auxiliary(const RnnProblem& problem) : problem_(problem) {}
 
   // The places of a unit in an array of gates.
   int slots() const { return slots_; }
@@ -35,12 +25,12 @@ class Auxiliary {
   RnnStatus Compile() {
     for (int i = 0; i < kNumEntries; ++i) {
       CRNN_RETURN_IF_ERROR(CompileKernel("auxiliary.cu", kEntries[i],
-                                         {TypeMacro(dtype_)}, &kernels_[i]));
+                                         {TypeMacro(problem_.dtype)},
+                                         &kernels_[i]));
     }
-    const CellKind& kind = KindOf(rnn_mode_);
-    if (kind.num_vectors == 0 || kind.num_norms > 0) return {};
+    if (kind_.num_vectors == 0 || kind_.num_norms > 0) return {};
     return CompileKernel("vectors.cu", "sum_vectors",
-                         {TypeMacro(dtype_), CellMacro(rnn_mode_)},
+                         {TypeMacro(problem_.dtype), CellMacro(spec_.rnn_mode)},
                          &sum_vectors_);
   }
 
@@ -72,7 +62,7 @@ class Auxiliary {
     const int64_t count = Rows() * width;
     return Enqueue(kApplyDropout, stream, GridOver(count), sequences, count,
                    static_cast<int>(width), static_cast<int>(layer), seed,
-                   DropoutThreshold(rate_), rate_, from, to);
+                   DropoutThreshold(spec_.dropout), spec_.dropout, from, to);
   }
   RnnStatus SpreadInputs(CUstream stream, const void* inputs, void* to) const {
     const int64_t count = Rows() * units_;
@@ -143,7 +133,7 @@ class Auxiliary {
   // Sums are floats or, in float64, doubles.
   RnnStatus SumBiases(CUstream stream, const void* sums, int rows,
                       void* input_bias, void* recurrent_bias) const {
-    const int recurrent_slot = (splits_gate_ ? slots_ : gates_) - 1;
+    const int recurrent_slot = (kind_.splits_gate() ? slots_ : gates_) - 1;
     return Enqueue(kSumBiases, stream, {CeilDiv(slots_ * units_, 32), 32, 8},
                    sums, rows, units_, gates_, slots_, recurrent_slot,
                    input_bias, recurrent_bias);
@@ -162,14 +152,14 @@ class Auxiliary {
                        void* to) const {
     // Parts are computed at the same time, and then added one by one.
     constexpr int64_t kMostParts = 128, kFewestRows = 16;
-    const int64_t numbers = KindOf(rnn_mode_).num_vectors * units_;
+    const int64_t numbers = kind_.num_vectors * units_;
     const int64_t parts = std::max<int64_t>(
         1, std::min({kMostParts, Rows() / kFewestRows, kMostSums / numbers}));
     CRNN_RETURN_IF_ERROR(
         Launch(sum_vectors_, stream, GridOver(parts * units_),
                Unordered(arguments.sequences), arguments.direction[direction],
-               static_cast<int>(direction), units_, cell_stride, clip_,
-               static_cast<int>(parts), sums));
+               static_cast<int>(direction), units_, cell_stride,
+               spec_.cell_clip, static_cast<int>(parts), sums));
     return AddParts(stream, numbers, parts, sums, to);
   }
 
@@ -215,12 +205,14 @@ class Auxiliary {
     return Launch(kernels_[entry], stream, grid, arguments...);
   }
 
-  const RnnDataType dtype_;
-  const int batch_, steps_, units_, gates_, slots_;
-  const bool splits_gate_;
-  const float rate_;
-  const RnnMode rnn_mode_;
-  const float clip_;
+  const RnnProblem& problem_;
+  const RnnSpec& spec_ = problem_.spec;
+  const CellKind& kind_ = spec_.kind();
+  const int batch_ = static_cast<int>(problem_.batch_size);
+  const int steps_ = static_cast<int>(problem_.max_time);
+  const int units_ = static_cast<int>(spec_.num_units);
+  const int gates_ = static_cast<int>(kind_.num_gates);
+  const int slots_ = static_cast<int>(kind_.num_slots);
   CUkernel kernels_[kNumEntries] = {}, sum_vectors_ = nullptr;
 };
 

@@ -102,7 +102,7 @@ Network::Network(const RnnProblem& problem, bool allow_tf32)
     : problem_(problem),
       item_(static_cast<int64_t>(SizeOf(problem.dtype))),
       sum_(static_cast<int64_t>(SizeOf(SumType(problem.dtype)))),
-      auxiliary_(problem),
+      auxiliary_(problem_),
       rows_(problem.max_time * problem.batch_size),
       products_(problem_, allow_tf32, auxiliary_) {}
 
