@@ -179,17 +179,8 @@ class CudnnLSTM(_CudnnRNN):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Runs the network.
 
-        Args:
-            input_data: [T, B, I].
-            input_h: the initial hidden states, [L * D, B, P]; P is H without projection.
-            input_c: the initial cell states, [L * D, B, H].
-            params: the opaque buffer, [params_size].
-            sequence_lengths: integers [B]; None where all sequences fill T.
-            time_major: if false, the first two dimensions of sequences and states are exchanged.
-            is_training: whether dropout acts, a Python bool.
-
-        Returns:
-            output [T, B, D * P], output_h and output_c, shaped as the initial states.
+        The arguments and results are those of the function `cudnn_lstm`, which calls `input_data`
+        `inputs`.
         """
         return self._call(
             input_data, (input_h, input_c), params, sequence_lengths, time_major, is_training

@@ -12,10 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants
-from cudnn_rnn_tf.pseudo_layers import PseudoLayer, both_biases, reorder
+from cudnn_rnn_tf.pseudo_layers import GRU_OF_KERAS, PseudoLayer, both_biases, reorder
 
-# The places of cuDNN's gates r z h in Keras's order, and of Keras's in cuDNN's.
-_GRU_ORDER = (1, 0, 2)
 _GRUS = (constants.CUDNN_GRU, constants.GRU_RESET_BEFORE)
 
 
@@ -31,7 +29,7 @@ def from_keras_weights(
         weight = tf.transpose(weight)
         if rnn_mode in _GRUS:
             gates = tf.split(weight, 3)
-            weight = tf.concat([gates[gate] for gate in _GRU_ORDER], axis=0)
+            weight = tf.concat([gates[gate] for gate in GRU_OF_KERAS], axis=0)
         return weight
 
     biases: list[Any] = []
@@ -47,7 +45,7 @@ def to_keras_weights(rnn_mode: str, pseudo_layer: PseudoLayer) -> list[np.ndarra
     """
 
     def unstacked(tensor: np.ndarray) -> np.ndarray:
-        return (reorder(tensor, _GRU_ORDER) if rnn_mode in _GRUS else tensor).T
+        return (reorder(tensor, GRU_OF_KERAS) if rnn_mode in _GRUS else tensor).T
 
     weights = [unstacked(pseudo_layer.kernel), unstacked(pseudo_layer.recurrent_kernel)]
     biases = both_biases(pseudo_layer)

@@ -10,6 +10,11 @@ import tensorflow as tf
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
 
+# Others' orders of gates: for each place there, the gate's in cuDNN's order, i f c o or r z h.
+GRU_OF_KERAS = (1, 0, 2)  # z r h, ONNX's as well
+LSTM_OF_TENSORFLOW_1 = (0, 2, 1, 3)  # i c f o, Keras 1's as well
+LSTM_OF_ONNX = (0, 3, 1, 2)  # i o f c
+
 
 class PseudoLayer(NamedTuple):
     """One direction of one layer, each side's gates stacked in cuDNN's order.

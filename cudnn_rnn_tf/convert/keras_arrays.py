@@ -10,10 +10,11 @@ import numpy as np
 
 from cudnn_rnn_tf._private_names import sublayers
 from cudnn_rnn_tf.keras.held_state import refresh
+from cudnn_rnn_tf.pseudo_layers import LSTM_OF_TENSORFLOW_1
 
 # For each gate in the order of today's kernels, its place in Keras 1's files, where each gate has
-# an input-side matrix, a recurrent one and a bias of its own: i c f o, and z r h.
-_KERAS_1_GATES = {12: (0, 2, 1, 3), 9: (0, 1, 2)}
+# an input-side matrix, a recurrent one and a bias of its own. A GRU's order is today's.
+_KERAS_1_GATES = {12: LSTM_OF_TENSORFLOW_1, 9: (0, 1, 2)}
 _NUM_GATES = {keras.layers.LSTM: 4, keras.layers.GRU: 3}
 _RECURRENT = (*_NUM_GATES, keras.layers.SimpleRNN)
 

@@ -16,7 +16,7 @@ from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import keras_arrays, network
 from cudnn_rnn_tf.keras_weights import from_keras_weights
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
-from cudnn_rnn_tf.pseudo_layers import PseudoLayer, reorder
+from cudnn_rnn_tf.pseudo_layers import LSTM_OF_TENSORFLOW_1, PseudoLayer, reorder
 
 
 class Array(Protocol):
@@ -179,10 +179,9 @@ class StoredNetwork(NamedTuple):
             arrays["forget/beta"] = beta + np.asarray(self.forget_bias, beta.dtype)
         vectors = np.stack([arrays[name] for name in _VECTORS[mode]]) if mode in _VECTORS else None
         if mode == constants.CUDNN_LSTM or mode in _VECTORS:
-            # TensorFlow 1 has the gates in the order i, c, f, o.
-            rows = reorder(rows, (0, 2, 1, 3))
+            rows = reorder(rows, LSTM_OF_TENSORFLOW_1)
             if bias is not None:
-                bias = reorder(bias, (0, 2, 1, 3))
+                bias = reorder(bias, LSTM_OF_TENSORFLOW_1)
                 gate = slice(self.num_units, 2 * self.num_units)
                 bias[gate] += np.asarray(self.forget_bias, bias.dtype)
         return PseudoLayer(

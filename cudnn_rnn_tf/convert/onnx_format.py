@@ -21,8 +21,6 @@ from cudnn_rnn_tf.convert import network, onnx_graph, onnx_tensors, untrusted
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 from cudnn_rnn_tf.pseudo_layers import both_biases, reorder
 
-# By operator: for each place in ONNX's order, the index of that gate in cuDNN's order.
-_TO_ONNX = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 # By operator: the mode of a node that is not understood, which for an RNN there are two of.
 _LIKELY_MODES = {"LSTM": constants.CUDNN_LSTM, "GRU": constants.CUDNN_GRU}
 _OPERATORS = {
@@ -254,7 +252,7 @@ class Node(NamedTuple):
 def node_of(rnn_mode: str, weights: Sequence[network.PseudoLayer]) -> Node:
     """Returns the node of one layer, given the weights of its directions."""
     op_type = _OPERATORS.get(rnn_mode, "RNN")
-    order = _TO_ONNX[op_type]
+    order = onnx_graph.ORDERS[op_type]
     arrays = {
         "W": np.stack([reorder(part.kernel, order) for part in weights]),
         "R": np.stack([reorder(part.recurrent_kernel, order) for part in weights]),

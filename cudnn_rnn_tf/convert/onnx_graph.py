@@ -16,10 +16,10 @@ from cudnn_rnn_tf.convert.onnx_tensors import (
     operator,
     subgraphs,
 )
-from cudnn_rnn_tf.pseudo_layers import reorder
+from cudnn_rnn_tf.pseudo_layers import GRU_OF_KERAS, LSTM_OF_ONNX, reorder
 
-# By operator: for each place in cuDNN's order, the index of that gate in ONNX's order.
-_FROM_ONNX = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
+# By operator, the order of its gates.
+ORDERS = {"LSTM": LSTM_OF_ONNX, "GRU": GRU_OF_KERAS, "RNN": (0,)}
 # By operator: the activations of one direction and their mode; the first are the default.
 _MODES: dict[str, dict[tuple[str, ...], str]] = {
     "LSTM": {("sigmoid", "tanh", "tanh"): constants.CUDNN_LSTM},
@@ -155,7 +155,7 @@ class Graph(Scope):
                     f"expected {argument} of ONNX node {node.name!r} of shape {shapes[argument]}, "
                     f"but received {tensor.shape}"
                 )
-        order = _FROM_ONNX[kind_of(node)]
+        order = np.argsort(ORDERS[kind_of(node)]).tolist()
         result = []
         for direction in range(num_dirs):
             sides = [kernels[direction], recurrent_kernels[direction]]

@@ -161,7 +161,7 @@ def test_arguments_are_documented():
     """Each argument of a constructor or function is explained in its docstring."""
     for thing in (
         *(crnn.CudnnOpaqueParamsSaveable, rnn_layer.CudnnRNN, crnn.AllGates, crnn.PerGate),
-        *(cudnn_rnn_ops.CudnnLSTM, cudnn_rnn_ops.cudnn_lstm, cudnn_rnn_ops.CudnnLSTM.__call__),
+        *(cudnn_rnn_ops.CudnnLSTM, cudnn_rnn_ops.cudnn_lstm),
         crnn.CudnnCompatibleLSTMCell,
     ):
         documentation = inspect.getdoc(thing)
