@@ -1,4 +1,4 @@
-"""The command line on small files that would cost gigabytes or a wait without end, and on targets.
+"""The command line on small files that would cost gigabytes or a wait without end.
 
 Each is refused in one line, with little memory, and nothing is written.
 """
@@ -9,7 +9,6 @@ import os
 import pathlib
 import re
 import resource
-import signal
 import struct
 import subprocess
 import sys
@@ -579,63 +578,3 @@ def test_names_do_not_move_the_cursor(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 and lines[1].startswith(r"a\x1b[2Jb\tc")
     refused(capsys, "convert", tmp_path / "m.pt", tmp_path / "out.onnx", f"--name={name}x")
-
-
-@pytest.mark.parametrize("leads_to", ["nothing", "itself"])
-def test_links_as_targets(leads_to, tmp_path, capsys):
-    good_keras(tmp_path / "m.keras")
-    for command, name in (
-        (["convert"], "out.pt"),
-        (["accelerate"], "out.keras"),
-        (["export"], "out"),
-        (["export", "--fused"], "out"),
-    ):
-        target = tmp_path / name
-        target.symlink_to(name if leads_to == "itself" else "nothing")
-        line = refused(capsys, *command, tmp_path / "m.keras", target)
-        assert "exists already" in line
-        assert target.is_symlink() and not (tmp_path / "nothing").exists()
-        target.unlink()
-
-
-@pytest.mark.parametrize("option", [[], ["--fused"]])
-def test_export_to_where_nothing_can_be_written(option, tmp_path, capsys):
-    good_keras(tmp_path / "m.keras")
-    line = refused(capsys, "export", tmp_path / "m.keras", "/proc/out", *option)
-    assert line.endswith("error: cannot write /proc/out: No such file or directory\n")
-
-
-@pytest.mark.parametrize(
-    ("command", "target"),
-    [
-        (["export"], "out"),
-        (["export", "--fused"], "out"),
-        (["export"], "out.tflite"),
-        (["accelerate"], "out.keras"),
-        *((["convert"], f"out{suffix}") for suffix in (".pt", ".safetensors", ".onnx")),
-    ],
-)
-def test_targets_on_a_full_disk(command, target, tmp_path, capsys):
-    """A limit on file sizes takes the place of a full disk: writes fail half-way, too.
-
-    What was there stays as it was.
-    """
-    layer = make("gru", 1, 64)
-    keras.Sequential([keras.Input((None, 64)), layer]).save(tmp_path / "m.keras")
-    place = tmp_path / target
-    if place.suffix:
-        place.write_text("precious")
-    before = sorted(tmp_path.iterdir())
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
-    try:
-        assert __main__.main([*command, str(tmp_path / "m.keras"), str(place), "--force"]) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, ignored)
-    line = capsys.readouterr().err
-    assert f"error: cannot write {place}: " in line and line.count("\n") == 1
-    assert ".cudnn_rnn_tf." not in line and line[:-1].isprintable()
-    assert sorted(tmp_path.iterdir()) == before
-    assert not place.suffix or place.read_text() == "precious"
