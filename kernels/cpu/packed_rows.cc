@@ -102,25 +102,16 @@ std::vector<int64_t> PackedRows::Strand::Rows() const {
   return rows;
 }
 
-// Calls body(position, t) for every row, in the order of the rows.
-template <typename Body>
-void PackedRows::ForEachRow(const Body& body) const {
-  for (const Block& block : blocks_) {
-    for (int64_t t = 0; t < block.longest; ++t) {
-      const int64_t active = block.Active(t);
-      for (int64_t r = 0; r < active; ++r) body(block.first_sequence + r, t);
-    }
-  }
-}
-
 std::vector<int64_t> PackedRows::CallerRows(bool time_major) const {
   std::vector<int64_t> rows;
   rows.reserve(num_rows_);
-  ForEachRow([&](int64_t position, int64_t t) {
-    const int64_t sequence = sequences_[position];
-    rows.push_back(time_major ? t * batch_size_ + sequence
-                              : sequence * max_time_ + t);
-  });
+  for (const Block& block : blocks_) {
+    for (int64_t t = 0; t < block.longest; ++t) {
+      for (int64_t r = 0; r < block.Active(t); ++r) {
+        rows.push_back(CallerRow(block.first_sequence + r, t, time_major));
+      }
+    }
+  }
   return rows;
 }
 

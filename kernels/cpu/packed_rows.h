@@ -60,8 +60,7 @@ class PackedRows {
   };
 
   // If `sequence_lengths` is null, all sequences have max_time steps. `resets`,
-  // booleans
-  // [T, B] or [B, T], must outlive this object; null for none.
+  // booleans [T, B] or [B, T], must outlive this object; null for none.
   PackedRows(int64_t max_time, int64_t batch_size,
              const int32_t* sequence_lengths, const void* resets = nullptr,
              bool time_major = true);
@@ -83,7 +82,7 @@ class PackedRows {
     if (resets_ == nullptr || t < 0 || t + dir >= lengths_[position]) {
       return false;
     }
-    return resets_[CallerRow(sequences_[position], t + dir)];
+    return resets_[CallerRow(position, t + dir, time_major_)];
   }
   // Returns the row of the states before direction `dir` takes step t of the
   // strand's sequence r: that of the step before, of the initial states, or of
@@ -102,10 +101,9 @@ class PackedRows {
   std::vector<int64_t> PreviousRows(int64_t dir) const;
 
  private:
-  template <typename Body>
-  void ForEachRow(const Body& body) const;
-  int64_t CallerRow(int64_t sequence, int64_t t) const {
-    return time_major_ ? t * batch_size_ + sequence : sequence * max_time_ + t;
+  int64_t CallerRow(int64_t position, int64_t t, bool time_major) const {
+    const int64_t sequence = sequences_[position];
+    return time_major ? t * batch_size_ + sequence : sequence * max_time_ + t;
   }
 
   int64_t max_time_, batch_size_;
