@@ -149,6 +149,13 @@ class Worker:
             text=True,
         )
 
+    def await_start(self, results: Results) -> None:
+        """Waits until the process is ready, and adds its environment to the results."""
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                results.add(line)
+                return
+
     def measure(self, model: Model, results: Results) -> None:
         """Adds what is measured of a model to the results."""
         process = self._process
@@ -179,8 +186,13 @@ def _run_on(
     chosen_systems: list[str],
     results: Results,
     commit: str,
+    all_started: threading.Barrier,
 ) -> None:
     workers = [Worker(system, gpu, commit) for system in chosen_systems]
+    for worker in workers:
+        worker.await_start(results)
+    # Calls that take the host as long as the GPU are slower while others load their libraries.
+    all_started.wait()
     while True:
         try:
             model = waiting.get_nowait()
@@ -204,12 +216,9 @@ def _run_all(options: argparse.Namespace) -> None:
     for model in models():
         if model.name in named if named else model.core or options.all:
             waiting.put(model)
-    threads = [
-        threading.Thread(
-            target=_run_on, args=(gpu, waiting, chosen_systems, results, options.commit)
-        )
-        for gpu in ([CPU] if options.device == "cpu" else machine.visible_gpus())
-    ]
+    gpus = [CPU] if options.device == "cpu" else machine.visible_gpus()
+    shared = (waiting, chosen_systems, results, options.commit, threading.Barrier(len(gpus)))
+    threads = [threading.Thread(target=_run_on, args=(gpu, *shared)) for gpu in gpus]
     for thread in threads:
         thread.start()
     for thread in threads:
