@@ -7,6 +7,10 @@ inline Word __umulhi(Word a, Word b) {
   return static_cast<Word>(static_cast<uint64_t>(a) * b >> 32);
 }
 inline void __syncthreads() {}
+inline int __shfl_xor_sync(Word, int number, int lanes) {
+  return static_cast<int>(
+      ShuffleFrom(static_cast<Word>(number), Fake().me().lane ^ lanes));
+}
 using std::min;
 #include "kernels/gpu/persistent/auxiliary.cu"
 // clang-format on
@@ -52,10 +56,19 @@ bool AreOrdered(int batch, int steps, int distinct, std::mt19937* random) {
   std::stable_sort(expected.begin(), expected.end(), [&](int a, int b) {
     return expected_lengths[a] > expected_lengths[b];
   });
-  gridDim = {1, 1};
-  blockDim = {static_cast<unsigned int>(batch + 1) / 2, 1};
-  for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) {
+  const auto run = [&] {
     order_sequences(given.data(), batch, steps, lengths.data(), order.data());
+  };
+  for (unsigned int b = 0; b < static_cast<unsigned int>(batch); ++b) {
+    // To run all blocks with a warp's threads would take long.
+    blockDim = {b % 32 == 1 ? 32u : 1u, 1};
+    blockIdx = {b, 0};
+    threadIdx = {};
+    if (blockDim.x == 1) {
+      run();
+    } else {
+      FakeTeam(1, 32, 0, b).Run(run, blockIdx);
+    }
   }
   if (order == expected && lengths == expected_lengths) return true;
   std::printf("%d sequences of %d steps are in disorder\n", batch, steps);

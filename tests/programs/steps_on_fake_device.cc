@@ -165,8 +165,9 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
   gridDim.x = grid[0];
   const std::string& found = kernel->first;
   const bool normalizes = found.rfind("norm_", 0) == 0;
-  const bool waits = found == "halve_rows" || found == "backward_step" ||
-                     found == "project_step" || normalizes;
+  const bool waits = found == "order_sequences" || found == "halve_rows" ||
+                     found == "backward_step" || found == "project_step" ||
+                     normalizes;
   for (unsigned int block = 0; block < grid[0]; ++block) {
     blockIdx.x = block;
     // To run all blocks so would take long.

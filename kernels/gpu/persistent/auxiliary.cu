@@ -22,7 +22,7 @@ extern "C" __global__ void store_seed(unsigned long long seed0,
 
 // Computes the order from the longest sequence to the shortest, in which
 // sequences of one length keep their order, and the lengths, with -1 for those
-// out of range. A thread counts the sequences that come before its own.
+// out of range. A block, of one warp, counts the sequences before its own.
 extern "C" __global__ void order_sequences(const long long* __restrict__ given,
                                            int batch, int steps, int* lengths,
                                            int* order) {
@@ -30,17 +30,18 @@ extern "C" __global__ void order_sequences(const long long* __restrict__ given,
     const long long length = given[b];
     return length < 0 || length > steps ? -1 : static_cast<int>(length);
   };
-  for (Index b = FirstIndex(); b < batch; b += IndexStep()) {
-    const int length = length_of(b);
-    int place = 0;
-#pragma unroll 8
-    for (int i = 0; i < batch; ++i) {
-      const int other = length_of(i);
-      place += other > length || (other == length && i < b);
-    }
-    lengths[b] = length;
-    order[place] = b;
+  const int b = blockIdx.x, length = length_of(b);
+  int place = 0;
+  for (int i = threadIdx.x; i < batch; i += blockDim.x) {
+    const int other = length_of(i);
+    place += other > length || (other == length && i < b);
   }
+  for (int lanes = blockDim.x / 2; lanes > 0; lanes /= 2) {
+    place += __shfl_xor_sync(~0u, place, lanes);
+  }
+  if (threadIdx.x > 0) return;
+  lengths[b] = length;
+  order[place] = b;
 }
 
 // Multiplies [rows, width] by the dropout mask of a layer, which is [time,

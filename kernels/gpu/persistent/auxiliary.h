@@ -53,8 +53,8 @@ class Auxiliary {
   // The following take what they read from device memory.
   RnnStatus OrderSequences(CUstream stream, const int64_t* given, int* lengths,
                            int* order) const {
-    return Enqueue(kOrderSequences, stream, GridOver(batch_), given, batch_,
-                   steps_, lengths, order);
+    return Enqueue(kOrderSequences, stream, {batch_, 32}, given, batch_, steps_,
+                   lengths, order);
   }
   RnnStatus ApplyDropout(CUstream stream, const Sequences& sequences,
                          int64_t width, int64_t layer, const uint64_t* seed,
