@@ -178,7 +178,7 @@ struct RnnForwardBuffers {
   // Dropout masks are a function of these two numbers and of a number's place.
   // cuDNN's function is another than everybody else's.
   uint64_t seed[2] = {0, 0};
-  // The seed in device memory, for the persistent kernels; null if it is above.
+  // The seed in device memory, for this package's kernels; null if it is above.
   const void* device_seed = nullptr;
 
   void* output = nullptr;    // n = D * P

@@ -116,7 +116,10 @@ struct RowsOf {
       : numbers(numbers), stride(stride), index(index) {}
   template <typename T>
   RowsOf(Rows<T> rows)
-      : numbers{rows.data}, stride(rows.stride), index(rows.index) {}
+      : numbers{rows.data}, stride(rows.stride), index(rows.index) {
+    static_assert(
+        std::is_same_v<std::remove_const_t<T>, std::remove_const_t<Number>>);
+  }
 
   Numbers operator[](int64_t row) const {
     return numbers.From((index == nullptr ? row : index[row]) * stride);

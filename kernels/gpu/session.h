@@ -32,8 +32,8 @@ class Session {
   CudnnHandle cudnn_, capture_cudnn_;
 };
 
-// Lends each caller a session of its own, so that no lock is held while work is
-// enqueued.
+// Lends each caller a session of its own, so that threads enqueue work at the
+// same time, but for passes of cuDNN.
 class SessionPool {
  public:
   static SessionPool& Instance();

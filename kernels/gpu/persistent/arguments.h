@@ -130,11 +130,11 @@ struct StepBuffers {
   unsigned char* masks;
   // What matrices are multiplied by, of all gates but the candidate of a GRU
   // that has matrices of its own below, or of "all gates" in what follows. In
-  // the backward pass, these are gradients
-  // of the gates' inputs, in the order that the strides below say. In the
-  // forward pass, it is h: with masks, once for each gate, in the same order;
-  // otherwise [D, B, H], before the projection if there is one. If operands are
-  // in float16, rows of these and of products are padded with zeros.
+  // the backward pass, these are gradients of the gates' inputs, in the order
+  // that the strides below say. In the forward pass, it is h: with masks, once
+  // for each gate, in the same order; otherwise [D, B, H], before the
+  // projection if there is one. If operands are in float16, rows of these and
+  // of products are padded with zeros.
   void* operands;
   // Sums, the products. In the forward pass, they are those of the gates, in
   // the order of the strides. In the backward pass, they are the gradients of

@@ -13,16 +13,17 @@ namespace {
 // as many as the multiprocessors of a GPU.
 constexpr int64_t kTileSize = 64, kMostTiles = 128;
 
-// In TF32, the gradients of matrices with at least this many numbers are
-// computed from a transposed input or h. Then cuBLAS can read this operand
-// along the sum, which is over the steps. On an H200, with 512 units, that made
-// the product 1.5 times as fast; with fewer units, the transposition took as
-// long as it saved.
+// In TF32, without operands in float16, the gradients of matrices with at least
+// this many numbers are computed from a transposed input or h. Then cuBLAS can
+// read this operand along the sum, which is over the steps. On an H200, with
+// 512 units, that made the product 1.5 times as fast; with fewer units, the
+// transposition took as long as it saved.
 constexpr int64_t kTransposedWeights = int64_t{1} << 20;
 
 // On an H200, products over all steps took half of TF32's time with operands in
-// float16. Making the operands took longer than that saves with fewer weights
-// than these, or half of them if products take fewer multiplications.
+// float16. Making the operands took longer than that saves if the largest
+// matrix has fewer weights than these, or half of them where its product over
+// all steps takes at least so many multiplications.
 constexpr int64_t kHalvedWeights = int64_t{1} << 21;
 constexpr int64_t kHalvedProducts = int64_t{3} << 31;
 
