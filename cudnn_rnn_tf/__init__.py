@@ -1,5 +1,6 @@
 """Fast LSTM, GRU and plain recurrent layers for TensorFlow 2 and Keras 3, on GPUs and CPUs.
 
+`cudnn_rnn_tf.keras` has drop-ins for Keras's layers, and `accelerate` puts them into a model.
 `CudnnLSTM`, `CudnnGRU`, `CudnnRNNTanh` and `CudnnRNNRelu` are Keras layers;
 `cudnn_rnn_ops` holds the op-level models of `tf.contrib.cudnn_rnn`. Importing the package
 registers the ops, which a SavedModel that uses them needs.

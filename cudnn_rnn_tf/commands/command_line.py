@@ -191,8 +191,9 @@ def parser() -> argparse.ArgumentParser:
     to_other = command(
         "convert",
         "convert a recurrent network between PyTorch, Keras and ONNX",
-        "SOURCE is any file that inspect reads. The end of TARGET's name says its format: .pt, "
-        ".pth or .safetensors (a PyTorch state dict), .keras (a Keras model), .onnx.",
+        "SOURCE is a file of which inspect says that convert takes the network. The end of "
+        "TARGET's name says its format: .pt, .pth or .safetensors (a PyTorch state dict), .keras "
+        "(a Keras model), .onnx.",
     )
     to_other.add_argument("source", metavar="SOURCE")
     to_other.add_argument("target", metavar="TARGET", type=_target(*target_names.CONVERTED))
@@ -221,8 +222,8 @@ def parser() -> argparse.ArgumentParser:
         "export",
         "write a Keras model for serving",
         "A TARGET that ends in .onnx becomes an ONNX model, one that ends in .tflite a model for "
-        "LiteRT, and one without a suffix a SavedModel. They run without this package, unless with "
-        "--fused.",
+        "LiteRT, for one sequence at a time, and one without a suffix a SavedModel. They run "
+        "without this package, unless with --fused.",
     )
     export.add_argument("source", metavar="MODEL.keras")
     target = _target(*target_names.EXPORTED, is_folder=True)
