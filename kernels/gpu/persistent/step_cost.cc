@@ -32,7 +32,6 @@ struct StepCost {
   // The registers of a thread besides those for weights, about as compilers
   // report them.
   int registers;
-  double wait;  // Cycles until a block has what its peers send in a step.
 };
 
 // A multiprocessor has four parts, each with a quarter of the registers, and a
@@ -197,6 +196,16 @@ double WaitOfNorms(const TeamStep& step) {
                                     : 2500.0 * step.rounds));
 }
 
+// Returns the cycles until a block has what its peers send in a step.
+double Wait(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  const double of_step =
+      shape.is_cluster ? ClusterWait(step, shape.step_bytes(step.is_backward))
+      : shape.has_bands() ? BandWait(step)
+                          : GridWait(step);
+  return of_step + WaitOfNorms(step);
+}
+
 // The products of a quarter of a block's warps, and what all warps read of
 // operands in shared memory. With fused multiply-adds, lanes read all sequences
 // of a group.
@@ -313,26 +322,15 @@ bool FillsWarps(const TeamStep& step) {
          shape.warps;
 }
 
-StepCost CostOfClusters(const TeamStep& step) {
-  return {FillsWarps(step),
-          RegistersOfWarps(step, kOfClusters[step.is_backward]),
-          ClusterWait(step, step.shape.step_bytes(step.is_backward)) +
-              WaitOfNorms(step)};
-}
-
-StepCost CostOfGrids(const TeamStep& step) {
-  return {FillsWarps(step), RegistersOfWarps(step, kOfGrids[step.is_backward]),
-          GridWait(step) + WaitOfNorms(step)};
-}
-
-StepCost CostOfBands(const TeamStep& step) {
-  return {FillsWarps(step), RegistersOfWarps(step, kOfBands[step.is_backward]),
-          BandWait(step)};
+StepCost CostOfWarps(const TeamStep& step) {
+  const Constants* const of = step.shape.is_cluster    ? kOfClusters
+                              : step.shape.has_bands() ? kOfBands
+                                                       : kOfGrids;
+  return {FillsWarps(step), RegistersOfWarps(step, of[step.is_backward])};
 }
 
 StepCost CostOfWideClusters(const TeamStep& step) {
   const Shape& shape = step.shape;
-  const double wait = ClusterWait(step, shape.step_bytes(step.is_backward));
   if (step.is_backward) {
     const int useful =
         CeilDiv(shape.backward_groups(), shape.backward_warp_groups());
@@ -340,31 +338,27 @@ StepCost CostOfWideClusters(const TeamStep& step) {
     return {2 * useful >= shape.warps,
             shape.backward_has_few_cells()
                 ? 128
-                : 155 + (has_one_unit ? 10 : 12) * step.rounds,
-            wait};
+                : 155 + (has_one_unit ? 10 : 12) * step.rounds};
   }
   const int neighbours = shape.forward_neighbours();
   return {shape.block_units <= 8 * neighbours * shape.warps &&
               CeilDiv(shape.block_units, 32 * neighbours) * 4 >= shape.warps,
           neighbours == 1           ? 64 + 32 * shape.row_tiles
           : shape.data_bytes() == 2 ? 60 + 38 * shape.row_tiles
-                                    : 58 + 50 * shape.row_tiles,
-          wait};
+                                    : 58 + 50 * shape.row_tiles};
 }
 
 StepCost CostOfWideGrids(const TeamStep& step) {
   const Shape& shape = step.shape;
   const Constants& of = kOfWideGrids[step.is_backward];
   const int registers = of.registers + of.of_cell * step.rounds;
-  const double wait = shape.has_bands() ? BandWait(step) : GridWait(step);
   if (step.is_backward) {
     // A warpgroup is slow if some of its warps have fewer tiles than others.
     return {shape.backward_groups() % shape.warps == 0,
-            registers + 8 * shape.row_tiles, wait};
+            registers + 8 * shape.row_tiles};
   }
   return {FillsWarps(step),
-          registers + RegistersOfSums(step) + (shape.has_bands() ? 32 : 0),
-          wait};
+          registers + RegistersOfSums(step) + (shape.has_bands() ? 32 : 0)};
 }
 
 // A kind of team. A cluster may be a single block.
@@ -380,9 +374,7 @@ Kind KindOf(const Shape& shape) {
     return shape.is_cluster ? Kind{CostOfWideClusters, WorkOfWideClusters, 0.75}
                             : Kind{CostOfWideGrids, WorkOfWideGrids};
   }
-  return shape.is_cluster    ? Kind{CostOfClusters, WorkOfWarps}
-         : shape.has_bands() ? Kind{CostOfBands, WorkOfBands}
-                             : Kind{CostOfGrids, WorkOfWarps};
+  return {CostOfWarps, shape.has_bands() ? WorkOfBands : WorkOfWarps};
 }
 
 // Returns the cycles of a step of the whole batch.
@@ -400,7 +392,7 @@ double Cycles(const TeamStep& step, const Kind& kind, const StepCost& cost) {
   const int turns = CeilDiv(teams, TeamsAtOnce(gpu, shape));
   const int together = std::clamp(room, 1, turns);
   return CeilDiv(turns, together) *
-         (cost.wait +
+         (Wait(step) +
           (1.0 + kind.work_of_others * (together - 1)) * kind.work(step));
 }
 
