@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 import reference
+import reference_masks
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import cudnn_rnn_ops
@@ -88,8 +89,8 @@ def forward(
         states = [np.zeros(shape) for shape in layer.state_shape(batch_size)]
     masks = zones = None
     if seed is not None:
-        masks = reference.dropout_masks(config, seed, max_time, batch_size)
-        zones = reference.zones(config, seed, max_time, batch_size)
+        masks = reference_masks.dropout_masks(config, seed, max_time, batch_size)
+        zones = reference_masks.zones(config, seed, max_time, batch_size)
     return reference.forward(
         config,
         inputs,

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import reference
+import reference_masks
 import tensorflow as tf
 
 from cudnn_rnn_tf import native, ops
@@ -369,9 +370,13 @@ def run_reference(case: Case, data: Data) -> tuple[reference.Forward, Results]:
     """Returns the reference's forward pass over `data`, and its results."""
     masks = recurrent_masks = zones = None
     if case.is_training:
-        masks = reference.dropout_masks(case.config, data.seed, case.max_time, case.batch_size)
-        recurrent_masks = reference.recurrent_dropout_masks(case.config, data.seed, case.batch_size)
-        zones = reference.zones(case.config, data.seed, case.max_time, case.batch_size)
+        masks = reference_masks.dropout_masks(
+            case.config, data.seed, case.max_time, case.batch_size
+        )
+        recurrent_masks = reference_masks.recurrent_dropout_masks(
+            case.config, data.seed, case.batch_size
+        )
+        zones = reference_masks.zones(case.config, data.seed, case.max_time, case.batch_size)
     run = reference.forward(
         case.config,
         data.inputs,

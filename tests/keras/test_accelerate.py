@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-import reference
+import reference_masks
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import keras as drop_ins
@@ -276,7 +276,7 @@ def test_dropout_in_a_stack_is_what_dropout_between_its_layers_would_be(tmp_path
         expected = inputs
         for index, part in enumerate(parts):
             if index:
-                mask = reference.dropout_mask(seed, index - 1, 0.4, (6, 5, 4))
+                mask = reference_masks.dropout_mask(seed, index - 1, 0.4, (6, 5, 4))
                 expected = expected * mask.swapaxes(0, 1)
             expected = part(expected)
         np.testing.assert_allclose(received, expected, atol=1e-12)

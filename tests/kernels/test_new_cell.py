@@ -4,8 +4,9 @@ import shutil
 import subprocess
 
 import cxx
+import emulated_layers
 import pytest
-import test_persistent_kernels as persistent
+import test_persistent_kernels
 
 # This is what a plain cell with tanh computes, in other words.
 CELL = """
@@ -72,7 +73,7 @@ def test_a_file_and_four_rows_add_a_cell(tmp_path, monkeypatch):
     flags = [flag.replace(str(cxx.ROOT), str(root)) for flag in cxx.KERNEL_FLAGS]
     monkeypatch.setattr(cxx, "KERNEL_FLAGS", flags)
     monkeypatch.setattr(cxx, "ROOT", root)
-    monkeypatch.setattr(persistent, "ROOT", root)
-    monkeypatch.setattr(persistent, "cell_macro", lambda _: "-DCELL=Toy")
-    shape = next(shape for shape in persistent.SHAPES if shape.rnn_mode == "rnn_tanh")
-    persistent.test_kernels_agree_with_the_reference(shape, True, tmp_path)
+    monkeypatch.setattr(emulated_layers, "ROOT", root)
+    monkeypatch.setattr(emulated_layers, "cell_macro", lambda _: "-DCELL=Toy")
+    shape = next(shape for shape in emulated_layers.SHAPES if shape.rnn_mode == "rnn_tanh")
+    test_persistent_kernels.test_kernels_agree_with_the_reference(shape, True, tmp_path)

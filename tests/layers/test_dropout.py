@@ -4,6 +4,7 @@ import layer_reference
 import numpy as np
 import pytest
 import reference
+import reference_masks
 import tensorflow as tf
 from layer_reference import make, normal, randomize
 
@@ -31,7 +32,7 @@ SEED = (0x0123456789ABCDEF, -0x7EDCBA9876543210)
 )
 def test_reference_generator_gives_the_known_answers(counter, key, expected):
     """The answers are published by Random123, the authors' implementation."""
-    words = reference.philox4x32(np.array([counter], np.uint32), np.array(key, np.uint32))
+    words = reference_masks.philox4x32(np.array([counter], np.uint32), np.array(key, np.uint32))
     np.testing.assert_array_equal(words, [expected])
 
 
@@ -70,7 +71,7 @@ def masks_of(
 def test_masks_are_the_documented_function(shape, rate, dirs, dtype):
     """The random networks of test_ops_reference.py have such masks, between all of their layers."""
     masks = masks_of((*shape, 7), rate, dirs, dtype)
-    expected = reference.dropout_mask(SEED, 0, rate, masks.shape)
+    expected = reference_masks.dropout_mask(SEED, 0, rate, masks.shape)
     np.testing.assert_array_equal(masks == 0, expected == 0)
     # Numbers that are kept are 1 / (1 - rate), rounded a few times.
     rtol = {"float64": 1e-15, "float32": 2e-7, "float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
@@ -94,7 +95,7 @@ def assert_independent(dropped: np.ndarray, pairs: list[tuple[np.ndarray, np.nda
 def test_elements_are_dropped_independently():
     """Neighbours in units, batch or time, and layers, have no correlation."""
     dropped = masks_of((32, 64, 32), 0.5) == 0
-    above = reference.dropout_mask(SEED, 1, 0.5, dropped.shape) == 0
+    above = reference_masks.dropout_mask(SEED, 1, 0.5, dropped.shape) == 0
     assert_independent(dropped, [(dropped, above)])
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import random_configs
 import reference
+import reference_masks
 import tensorflow as tf
 
 import cudnn_rnn_tf as crnn
@@ -150,7 +151,7 @@ def test_dropout_masks_are_those_of_the_first_pass():
     for time_major in (True, False):
         outputs = tf.ones([4, 6, 6] if time_major else [6, 4, 6])
         masks = second_order.dropout_masks(config, outputs, None, tf.constant(seed), time_major)
-        expected = reference.dropout_masks(config, seed, 4, 6)
+        expected = reference_masks.dropout_masks(config, seed, 4, 6)
         for of_directions, value in zip(masks, expected, strict=True):
             assert len(of_directions) == 2
             for mask in of_directions:

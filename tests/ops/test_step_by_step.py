@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import random_configs
-import reference
+import reference_masks
 import tensorflow as tf
 
 from cudnn_rnn_tf import pseudo_layers
@@ -20,11 +20,15 @@ CASES += random_configs.with_zoneout(CASES[:16])
 def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.Results:
     options = {}
     if case.is_training:
-        masks = reference.dropout_masks(case.config, data.seed, case.max_time, case.batch_size)
+        masks = reference_masks.dropout_masks(
+            case.config, data.seed, case.max_time, case.batch_size
+        )
         options["masks"] = masks and [[mask] * case.config.layout.num_dirs for mask in masks]
-        masks = reference.recurrent_dropout_masks(case.config, data.seed, case.batch_size)
+        masks = reference_masks.recurrent_dropout_masks(case.config, data.seed, case.batch_size)
         options["recurrent_masks"] = None if masks is None else tf.constant(masks)
-        options["zones"] = reference.zones(case.config, data.seed, case.max_time, case.batch_size)
+        options["zones"] = reference_masks.zones(
+            case.config, data.seed, case.max_time, case.batch_size
+        )
     return random_configs.run_forward(
         step_by_step.forward, case, data, unconnected_gradients="zero", **options
     )
