@@ -25,7 +25,7 @@ static void LoadWeights(const Thread& me, const void* rows,
     FindRowPowers(row_of, me.band, me.slice, band_memory, me.index,
                   memory.row_powers);
   }
-  // Where all units and rows are there, no load waits for a comparison.
+  // If the slice has all units and rows of the tiles, loads compare nothing.
   constexpr bool kIsFull = WARPS * kGroups * 4 * kLaneUnits <= kSliceUnits;
   const auto load = [&](int pair, int i, int half) {
     Chunk chunk = {};

@@ -296,7 +296,7 @@ struct Shape {
            kClearedRing * (team * backward_gates_step_bytes() + norm_bytes()) +
            ring_of_rows_bytes();
   }
-  // What stands above for either pass.
+  // These are the above, of one of the passes.
   constexpr int warp_tiles(bool is_backward) const {
     return is_backward ? backward_warp_tiles() : forward_warp_tiles();
   }

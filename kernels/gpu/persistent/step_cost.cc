@@ -25,7 +25,7 @@ struct TeamStep {
   const int rounds = shape.rounds();
 };
 
-// What a step costs however many of the weights are in registers.
+// A step takes this, however many of the weights are in registers.
 struct StepCost {
   // False if some warps have nothing to multiply, or too little.
   bool fills_warps;
@@ -245,7 +245,8 @@ double Powers(const TeamStep& step) {
          40.0 * std::max(0, shape.team - 8) * shape.is_cluster;
 }
 
-// Of clusters, single blocks too, and of grids without bands.
+// This is the work of clusters, which may be single blocks, and of grids
+// without bands.
 double WorkOfWarps(const TeamStep& step) {
   // Split floats take three products of the tensor cores, and splitting them
   // takes as long again: where an H100 ran the code of 8.0, a layer's steps
