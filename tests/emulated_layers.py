@@ -182,7 +182,7 @@ def _structure(name: str) -> type[ctypes.Structure]:
 FORWARD, BACKWARD = _structure("ForwardArguments"), _structure("BackwardArguments")
 
 # Only kernels of single steps have projections.
-OF_STEPS = dict.fromkeys(("projection", "unprojected", "projected_backprop"))
+OF_STEPS = dict.fromkeys(("projection", "projected_backprop"))
 
 
 def compile_kernel(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:

@@ -77,6 +77,10 @@ struct CellShape {
   template <typename F, typename V>
   static void ResetBackward(const F&, const V*, V, V, V*, V*) {}
   template <typename F, typename V>
+  static V Output(const F&, const V*, V) {
+    return V();
+  }
+  template <typename F, typename V>
   static void VectorGradients(const F&, const V*, V, V, V*) {}
 };
 

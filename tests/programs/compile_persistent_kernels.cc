@@ -153,8 +153,8 @@ std::vector<Job> AllJobs() {
         if (normalizes) continue;
         add("steps.cu", {CellMacro(mode, /*has_zoneout=*/true),
                          std::string("IS_") + type.name});
-        if (KindOf(mode).num_vectors == 0) continue;
-        add("vectors.cu", {CellMacro(mode), std::string("IS_") + type.name});
+        add("outside_steps.cu",
+            {CellMacro(mode), std::string("IS_") + type.name});
       }
       if (is_same) continue;
       add("auxiliary.cu", {std::string("IS_") + type.name});

@@ -36,6 +36,7 @@ using std::max;
 using std::min;
 
 #include "kernels/gpu/persistent/auxiliary.cu"
+#include "kernels/gpu/persistent/outside_steps.cu"
 #if defined(IS_FLOAT)
 #include "kernels/gpu/persistent/halves.cu"
 #endif
@@ -45,7 +46,6 @@ using std::min;
 #else
 #include "kernels/gpu/persistent/steps.cu"
 #endif
-#include "kernels/gpu/persistent/vectors.cu"
 
 struct uint4 {
   Word words[4];
@@ -153,6 +153,7 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
       {"transposeUNIT_BYTES=8", ThreadOf(units_of_8::transpose_8)},
       {"transposeUNIT_BYTES=16", ThreadOf(units_of_16::transpose_16)},
       {"sum_vectors", ThreadOf(sum_vectors)},
+      {"compute_unprojected", ThreadOf(compute_unprojected)},
 #if defined(IS_FLOAT)
       {"halve_rows", ThreadOf(halve_rows)},
       {"find_columns", ThreadOf(find_columns)},

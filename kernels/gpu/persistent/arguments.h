@@ -77,7 +77,6 @@ struct ForwardDirection : LayerDirection {
   // there yet.
   const void* input_weights;
   const void* input;
-  void* unprojected;  // [rows, H], h before its projection; training.
   void* output;
   void* last_h;
   void* last_c;

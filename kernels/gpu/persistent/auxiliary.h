@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <tuple>
 
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/persistent/arguments.h"
@@ -28,10 +29,17 @@ class Auxiliary {
                                          {TypeMacro(problem_.dtype)},
                                          &kernels_[i]));
     }
-    if (kind_.num_vectors == 0 || kind_.num_norms > 0) return {};
-    return CompileKernel("vectors.cu", "sum_vectors",
-                         {TypeMacro(problem_.dtype), CellMacro(spec_.rnn_mode)},
-                         &sum_vectors_);
+    for (const auto& [entry, is_used, kernel] :
+         {std::tuple("sum_vectors",
+                     kind_.num_vectors > 0 && kind_.num_norms == 0,
+                     &sum_vectors_),
+          {"compute_unprojected", spec_.num_proj > 0, &compute_unprojected_}}) {
+      if (!is_used || !problem_.is_training) continue;
+      CRNN_RETURN_IF_ERROR(CompileKernel("outside_steps.cu", entry,
+                                         CellMacros(spec_, problem_.dtype),
+                                         kernel));
+    }
+    return {};
   }
 
   // These store what the host knows, in device memory.
@@ -143,6 +151,16 @@ class Auxiliary {
     return Enqueue(kAddParts, stream, GridOver(count), count,
                    static_cast<int>(num_parts), parts, to);
   }
+  // Computes a direction's h before its projection, [rows, H], before its
+  // backward pass, which overwrites the gates.
+  RnnStatus ComputeUnprojected(CUstream stream,
+                               const BackwardArguments& arguments,
+                               int64_t direction, void* to) const {
+    const BackwardDirection& my = arguments.direction[direction];
+    return Launch(compute_unprojected_, stream, GridOver(Rows() * 32),
+                  Unordered(arguments.sequences), Rows(), units_,
+                  spec_.cell_clip, my.gates, my.cells, to);
+  }
   // Computes the gradients of a direction's vectors after its backward pass.
   // `sums` has room for at least one number of each vector and unit, or for
   // kMostSums if that is more.
@@ -213,7 +231,8 @@ class Auxiliary {
   const int units_ = static_cast<int>(spec_.num_units);
   const int gates_ = static_cast<int>(kind_.num_gates);
   const int slots_ = static_cast<int>(kind_.num_slots);
-  CUkernel kernels_[kNumEntries] = {}, sum_vectors_ = nullptr;
+  CUkernel kernels_[kNumEntries] = {};
+  CUkernel sum_vectors_ = nullptr, compute_unprojected_ = nullptr;
 };
 
 }  // namespace persistent

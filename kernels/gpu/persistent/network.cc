@@ -280,8 +280,6 @@ RnnStatus Network::Forward(const Handles& handles,
       SetDirection(pseudo_layer, buffers, gates, reserve, &direction);
       direction.input_bias = Param(buffers.params, at.input_bias);
       direction.recurrent_bias = Param(buffers.params, at.recurrent_bias);
-      direction.unprojected =
-          is_training ? kept.unprojected[d] : workspace.unprojected[d];
       direction.output = At(output, d * spec_.output_size());
       direction.last_h =
           At(buffers.output_h, StateOffset(pseudo_layer, spec_.output_size()));

@@ -187,7 +187,7 @@ struct Network::BackwardPass {
         CRNN_RETURN_IF_ERROR(products.Matrix(
             handles, spec.num_proj, units,
             {workspace.projected_backprop[d], spec.num_proj},
-            {reserve.layers[l].unprojected[d], units},
+            {workspace.unprojected[d], units},
             /*halved=*/false,
             network.At(buffers.params_backprop, at.projection)));
       }
@@ -206,6 +206,10 @@ struct Network::BackwardPass {
     for (int64_t l = spec.num_layers; l-- > 0;) {
       BackwardArguments arguments = Arguments(l, output_backprop);
       const Sequences& sequences = arguments.sequences;
+      for (int64_t d = 0; spec.num_proj > 0 && d < spec.num_dirs(); ++d) {
+        CRNN_RETURN_IF_ERROR(auxiliary.ComputeUnprojected(
+            handles.stream, arguments, d, workspace.unprojected[d]));
+      }
       CRNN_RETURN_IF_ERROR(
           workspace.step_memory
               ? network.loop_->Backward(handles, *workspace.step_memory, l,

@@ -58,7 +58,7 @@ struct Network::Kept : Memory {
 // The layout of the reserve space, which training keeps for the backward pass.
 struct Network::Reserve : Kept {
   struct OfLayer {
-    std::array<char*, kMaxDirs> gates = {}, cells = {}, unprojected = {};
+    std::array<char*, kMaxDirs> gates = {}, cells = {};
     std::array<float*, kMaxDirs> norms = {};
     // Before dropout; the last layer's goes to the caller.
     char* output = nullptr;
@@ -73,7 +73,6 @@ struct Network::Reserve : Kept {
         if (spec.is_lstm()) {
           layer.cells[d] = TakeSteps(spec.num_units);
         }
-        if (spec.num_proj > 0) layer.unprojected[d] = TakeSteps(spec.num_units);
         layer.norms[d] = TakeSums(network.rows_ * 2 * spec.kind().num_norms);
       }
       if (l + 1 < spec.num_layers) {
@@ -157,7 +156,7 @@ struct Network::ForwardWorkspace : Workspace {
     for (int64_t d = 0; network.folds() && d < spec.num_dirs(); ++d) {
       first_products[d] =
           TakeSums(problem.batch_size * spec.num_gates() * spec.num_units);
-      if (!problem.is_training) unprojected[d] = TakeSteps(spec.num_units);
+      unprojected[d] = TakeSteps(spec.num_units);
     }
     if (network.folds()) {
       last_states =
@@ -187,7 +186,9 @@ struct Network::BackwardWorkspace : Workspace {
   std::array<float*, kMaxDirs> bias_sums = {};  // In float64, doubles.
   std::array<float*, kMaxDirs> vector_sums = {};
   std::array<char*, kMaxDirs> projected_backprop = {};
-  std::array<char*, kMaxDirs> unprojected_backprop = {};
+  // To keep h before its projection from the forward pass on would take more
+  // memory than anything but the gates and c.
+  std::array<char*, kMaxDirs> unprojected = {}, unprojected_backprop = {};
   // The gradient of a layer's output, which that of its input replaces; null if
   // there is room for it where the caller wants that of the lowest input.
   char* gradient = nullptr;
@@ -206,7 +207,10 @@ struct Network::BackwardWorkspace : Workspace {
         vector_sums[d] = TakeSums(network.BiasRows() * spec.kind().num_vectors *
                                   spec.num_units);
       }
-      if (spec.num_proj > 0) projected_backprop[d] = TakeSteps(spec.num_proj);
+      if (spec.num_proj > 0) {
+        projected_backprop[d] = TakeSteps(spec.num_proj);
+        unprojected[d] = TakeSteps(spec.num_units);
+      }
       if (network.folds()) {
         unprojected_backprop[d] = TakeSteps(spec.num_units);
       }

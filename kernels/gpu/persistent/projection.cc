@@ -43,16 +43,17 @@ RnnStatus Network::ForwardProjected(const Handles& handles,
     my.recurrent_weights = workspace.folded[d];
     my.first_h = At(workspace.states, StateOffset(d, units));
     my.last_h = At(workspace.last_states, StateOffset(d, units));
-    my.output = of.unprojected;
+    my.output = workspace.unprojected[d];
   }
   CRNN_RETURN_IF_ERROR(
       forward_.Enqueue(handles.stream, workspace.ring, &steps));
   for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
     const ForwardDirection& of = arguments.direction[d];
-    CRNN_RETURN_IF_ERROR(Multiply(
-        handles.blas, products_.type(), rows_, outputs, units,
-        {of.unprojected, units}, {of.projection, units, /*is_transposed=*/true},
-        {of.output, problem_.dtype, arguments.output_stride}));
+    CRNN_RETURN_IF_ERROR(
+        Multiply(handles.blas, products_.type(), rows_, outputs, units,
+                 {workspace.unprojected[d], units},
+                 {of.projection, units, /*is_transposed=*/true},
+                 {of.output, problem_.dtype, arguments.output_stride}));
     CRNN_RETURN_IF_ERROR(
         auxiliary_.StoreLastStates(handles.stream, arguments, d, outputs));
   }

@@ -277,9 +277,6 @@ void StorePadding(const Own<ForwardArguments>& at, int step) {
   if (at.unit < at.steps.outputs) {
     StoreItem(at.my.output, row * at.all.output_stride + at.unit, at.Padding());
   }
-  if (at.steps.is_training && at.steps.projected != nullptr) {
-    StoreItem(at.my.unprojected, row * at.steps.units + at.unit, 0.0f);
-  }
 }
 
 // Stores the results of a step's cell, and what the backward pass reads.
@@ -306,7 +303,6 @@ void StoreCell(const Own<ForwardArguments>& at, int step, Sum h, Sum c,
   if constexpr (CellType::kHasC) {
     StoreItem(my.cells, row * units + at.unit, c);
   }
-  if (projects) StoreItem(my.unprojected, row * units + at.unit, h);
 }
 
 // Hands the states after a step to the next one, or returns the last ones.

@@ -1,10 +1,35 @@
-// The gradients of a cell's vectors, which are sums over all steps.
+// What the cells of a backward pass compute before its steps and after them.
 #define HAS_EXACT_FUNCTIONS
 #include "cell_functions.cuh"
 #include "elementwise.cuh"
 #include "sequences.cuh"
 
 using cudnn_rnn_tf::persistent::BackwardDirection;
+
+// Computes h before its projection, [rows, units], from the gates and c of each
+// step. Past the sequences' ends, it is zero. The sequences have no order. A
+// warp takes a row.
+extern "C" __global__ void compute_unprojected(const Sequences all, Index rows,
+                                               int units, float clip,
+                                               const Item* __restrict__ gates,
+                                               const Item* __restrict__ cells,
+                                               Item* __restrict__ to) {
+  const Functions functions = {clip};
+  for (Index row = FirstIndex() / 32; row < rows; row += IndexStep() / 32) {
+    const Step at = StepOfRow(all, row);
+    const bool exists = at.time < Sequence(all, at.b).length;
+#pragma unroll 4
+    for (int unit = threadIdx.x % 32; unit < units; unit += 32) {
+      Sum kept[kSlots];
+      for (int slot = 0; slot < kSlots; ++slot) {
+        kept[slot] = ToFloat(gates[(row * kSlots + slot) * units + unit]);
+      }
+      const Sum c = ToFloat(cells[row * units + unit]);
+      const Sum h = CellType::Output(functions, kept, c);
+      to[row * units + unit] = FromFloat(exists ? h : 0.0f);
+    }
+  }
+}
 
 // Computes the sums of parts of the rows, [parts, kVectors, units], after the
 // backward pass of a direction. A part has every row whose number leaves the
