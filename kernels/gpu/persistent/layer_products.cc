@@ -113,8 +113,7 @@ RnnStatus ForwardProducts::Multiply(const Handles& handles, int64_t l,
                                 {gates, problem_.dtype, gates_pitch_});
 }
 
-BackwardProducts::BackwardProducts(const LayerProducts& all, int64_t copied,
-                                   Arena* arena)
+BackwardProducts::BackwardProducts(const LayerProducts& all, Arena* arena)
     : LayerProducts(all) {
   const auto sum = static_cast<int64_t>(SizeOf(SumType(problem_.dtype)));
   static_assert(kMostTiles * kTileSize * kTileSize >= Auxiliary::kMostSums);
@@ -123,8 +122,8 @@ BackwardProducts::BackwardProducts(const LayerProducts& all, int64_t copied,
                      spec_.kind().num_vectors * spec_.num_units));
   const int64_t widest = std::max(WidestInput(), spec_.output_size());
   if (!halves_) {
-    const int64_t numbers = std::max(
-        rows_ * copied, IsTransposed(widest) ? TransposedPitch() * widest : 0);
+    const int64_t numbers =
+        IsTransposed(widest) ? TransposedPitch() * widest : 0;
     operand_ = arena->Take<char>(numbers *
                                  static_cast<int64_t>(SizeOf(problem_.dtype)));
     return;

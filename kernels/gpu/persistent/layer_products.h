@@ -92,8 +92,7 @@ class ForwardProducts : public LayerProducts {
 // of the gates' inputs, [rows, S * H].
 class BackwardProducts : public LayerProducts {
  public:
-  // A copy of the lowest input has `copied` columns, if it is to be here.
-  BackwardProducts(const LayerProducts& all, int64_t copied, Arena* arena);
+  BackwardProducts(const LayerProducts& all, Arena* arena);
 
   // Puts the gradients of a direction's gates in float16, if they are to be
   // so, where they stand. What reads them as they are comes before.
@@ -119,7 +118,7 @@ class BackwardProducts : public LayerProducts {
                         int64_t d, bool may_transpose, int64_t width,
                         int64_t pitch, const void* values,
                         Factor* operand) const;
-  // The memory of an operand that is transposed, or of a copy.
+  // The memory of an operand that is transposed.
   Factor Transposed() const {
     return {operand_, TransposedPitch(), /*is_transposed=*/true};
   }
@@ -146,8 +145,7 @@ class BackwardProducts : public LayerProducts {
 
   // The parts of a product over all steps.
   void* parts_;
-  // What a product over all steps reads, if it is a copy: the input with
-  // zeros in its padding, or any operand transposed or in float16.
+  // What a product over all steps reads, if it is transposed or in float16.
   void* operand_;
   // Of operands in float16, a layer's input matrix, where the gradient of its
   // input reads one, and the powers of the gates' steps and of the other

@@ -89,12 +89,6 @@ class Network : public Engine {
                         const void* resets) const;
   // Tells whether persistent kernels run the steps without their projections.
   bool folds() const { return !loop_ && spec_.num_proj > 0; }
-  // Tells whether a copy of the input fits where the gates of the layer above
-  // are, which nobody reads any more when the lowest layer's gradients are
-  // made.
-  bool InputFitsAbove() const {
-    return spec_.num_layers > 1 && spec_.input_size <= slots_ * spec_.num_units;
-  }
   // Compiles the small kernels.
   RnnStatus Compile();
   // Run a layer with projections by persistent kernels. `arguments` are those

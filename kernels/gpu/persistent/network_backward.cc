@@ -151,11 +151,11 @@ struct Network::BackwardPass {
     const int64_t input_size = spec.layer_input_size(l);
     if (sequences.lengths != nullptr && spec.has_input_weights(l) &&
         network.products_.IsInPlace(input_size)) {
-      void* const copy = network.InputFitsAbove() ? reserve.layers[1].gates[0]
-                                                  : products.operand();
-      CRNN_RETURN_IF_ERROR(auxiliary.CopyWithoutPadding(
-          handles.stream, sequences, input_size, input, copy));
-      input = copy;
+      // The gradient of the input takes this place when the copy has been read.
+      CRNN_RETURN_IF_ERROR(
+          auxiliary.CopyWithoutPadding(handles.stream, sequences, input_size,
+                                       input, buffers.input_backprop));
+      input = buffers.input_backprop;
     }
     const auto pseudo_layer = [&](int64_t d) -> auto& {
       return layout.pseudo_layer(l * spec.num_dirs() + d);
@@ -224,7 +224,9 @@ struct Network::BackwardPass {
                                        ? buffers.input_backprop
                                        : workspace.gradient;
       // Gates are halved in place, so products that read floats come first.
-      if (!products.HalvesInputs(l)) {
+      const bool reads_floats =
+          network.products_.halves() && !products.HalvesInputs(l);
+      if (reads_floats) {
         CRNN_RETURN_IF_ERROR(Inputs(l, arguments, input_backprop));
       }
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
@@ -243,7 +245,8 @@ struct Network::BackwardPass {
         CRNN_RETURN_IF_ERROR(
             products.Halve(handles, d, arguments.direction[d].gates));
       }
-      if (products.HalvesInputs(l)) {
+      CRNN_RETURN_IF_ERROR(Params(l, arguments));
+      if (!reads_floats) {
         CRNN_RETURN_IF_ERROR(Inputs(l, arguments, input_backprop));
       }
       if (network.problem_.has_dropout_between_layers() && l > 0) {
@@ -251,7 +254,6 @@ struct Network::BackwardPass {
             handles.stream, sequences, spec.layer_output_size(), l - 1,
             reserve.seed, input_backprop, input_backprop));
       }
-      CRNN_RETURN_IF_ERROR(Params(l, arguments));
       output_backprop = input_backprop;
     }
     return {};

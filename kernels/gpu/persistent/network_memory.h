@@ -195,7 +195,7 @@ struct Network::BackwardWorkspace : Workspace {
   // A layer's input after dropout, and then h before its steps; null if an
   // LSTM's cells, which nobody reads any more, make room for it.
   char* copy = nullptr;
-  const BackwardProducts products = {network.products_, CopiedWidth(), &arena};
+  const BackwardProducts products = {network.products_, &arena};
 
   BackwardWorkspace(const Network& network, void* base)
       : Workspace(network, /*is_backward=*/true, base) {
@@ -219,18 +219,10 @@ struct Network::BackwardWorkspace : Workspace {
       gradient = TakeSteps(spec.layer_output_size());
     }
     if (!spec.is_lstm() || problem.has_dropout_between_layers()) {
-      copy = TakeSteps(spec.layer_output_size());
+      copy = TakeSteps(problem.has_dropout_between_layers()
+                           ? spec.layer_output_size()
+                           : spec.output_size());
     }
-  }
-
- private:
-  // The width of a copy of the input without its padding, which may hold
-  // anything, if its place is not where the gates of the layer above are.
-  int64_t CopiedWidth() const {
-    return problem.has_sequence_lengths && spec.has_input_weights(0) &&
-                   !network.InputFitsAbove()
-               ? spec.input_size
-               : 0;
   }
 };
 
