@@ -181,7 +181,7 @@ def test_release_notes_are_of_a_version_with_a_date():
 
 
 def test_bounds_are_those_of_the_matrix(pyproject):
-    """Each Python and TensorFlow that may be installed is one that the workflow tests."""
+    """Each Python, TensorFlow and Keras that may be installed is one that the workflow tests."""
     packaging = pytest.importorskip("packaging.specifiers")
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
     pythons = re.findall(r'"([\d.]+)"', re.search(r"python: \[(.*)\]", workflow)[1])
@@ -189,6 +189,12 @@ def test_bounds_are_those_of_the_matrix(pyproject):
     assert pythons == [f"3.{minor}" for minor in range(100) if specifier.contains(f"3.{minor}.1")]
     classifiers = "\n".join(pyproject["project"]["classifiers"])
     assert re.findall(r"Python :: (3\.\d+)", classifiers) == pythons
+    kerases = re.findall(r'python: "([\d.]+)", keras: "([\d.]+)"', workflow)
+    assert [python for python, _ in kerases] == pythons
+    (bounds,) = (each for each in pyproject["project"]["dependencies"] if each.startswith("keras"))
+    specifier = packaging.SpecifierSet(bounds.removeprefix("keras"))
+    fits = [f"3.{minor}" for minor in range(100) if specifier.contains(f"3.{minor}.1")]
+    assert [keras for _, keras in kerases] == fits
     tensorflows = re.findall(r'"([\d.]+)"', re.search(r"tensorflow: \[(.*)\]", workflow)[1])
     assert tuple(tensorflows) == load_script("build_pip_package").TENSORFLOWS
     for page in ("README.md", "docs/index.md", "docs/supported.md"):
