@@ -53,6 +53,7 @@ class ChecksKeywords:
     """A layer that says what to write in place of arguments of Keras's or PyTorch's layers."""
 
     def __new__(cls: type[_Layer], *args: Any, **kwargs: Any) -> _Layer:
+        """Makes a layer; the class says what its arguments, and those of its calls, mean."""
         # This is done before `__init__` is called, because Python would first complain that
         # num_units is missing.
         names = list(inspect.signature(cls.__init__).parameters)
