@@ -74,7 +74,8 @@ def test_variables_excluded_from_weight_decay(wraps, fits):
     model.add(layers.Dense(4, bias_initializer="ones"))
     adam = keras.optimizers.AdamW(0.01, weight_decay=0.9)
     adam.exclude_from_weight_decay(var_list=[model.layers[0].cell.kernel], var_names=["bias"])
-    model.compile(keras.optimizers.LossScaleOptimizer(adam) if wraps else adam, "mse")
+    adam = keras.optimizers.LossScaleOptimizer(adam) if wraps else adam
+    model.compile(adam, "mse", run_eagerly=True)
     if fits:
         model.fit(draw(6, 5, 3), draw(6, 4), verbose=0)
     copies = [crnn.accelerate(model), crnn.to_stock(crnn.accelerate(model))]

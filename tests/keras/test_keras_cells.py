@@ -113,7 +113,7 @@ def test_a_file_has_the_layer_and_its_cells(tmp_path):
             layers.RNN(layers.LSTMCell(4)),
         ]
     )
-    model.compile(keras.optimizers.Adam(0.01), "mse")
+    model.compile(keras.optimizers.Adam(0.01), "mse", run_eagerly=True)
     inputs = np.random.default_rng(0).standard_normal((4, 5, 3)).astype("float32")
     model.fit(inputs, inputs[:, 0, :1], verbose=0)
     fast = crnn.accelerate(model)

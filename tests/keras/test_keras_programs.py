@@ -84,8 +84,8 @@ def test_programs_learn_as_with_keras(program):
     model.set_weights(stock.get_weights())
     for each in (stock, model):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        each.compile(keras.optimizers.Adam(0.02), loss)
-    losses = [[each.train_on_batch(inputs, targets) for each in (stock, model)] for _ in range(5)]
+        each.compile(keras.optimizers.Adam(0.02), loss, run_eagerly=each is stock)
+    losses = [[each.train_on_batch(inputs, targets) for each in (stock, model)] for _ in range(3)]
     np.testing.assert_allclose(*np.transpose(losses), rtol=1e-5)
     assert losses[-1][0] < losses[0][0]
     parts = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)]

@@ -1,9 +1,9 @@
 // Compiles persistent kernels with the real compiler, which needs no GPU, for
 // GPUs of all architectures, in the divisions that the model chooses.
 //
-//   compile_persistent_kernels NVRTC_LIBRARY COUNT
+//   compile_persistent_kernels NVRTC_LIBRARY FIRST LAST
 //
-// compiles COUNT kernels, drawn evenly from all, or all of them if COUNT is 0.
+// draws an order of all kernels, and compiles those from FIRST to before LAST.
 // It is a failure if the compiler moves more than a few words of a thread from
 // registers to memory, where each step of a kernel would fetch them.
 #include <dlfcn.h>
@@ -223,7 +223,7 @@ void CheckPtx() {
   Check(!NameArchitecture(20, false, &architecture).ok(), "a GPU of 2010");
 }
 
-int CompileAll(std::vector<Job> jobs, size_t count) {
+int CompileAll(std::vector<Job> jobs, size_t first, size_t last) {
   CheckPtx();
   const size_t all = jobs.size();
   std::mt19937 random(1);
@@ -237,13 +237,13 @@ int CompileAll(std::vector<Job> jobs, size_t count) {
     }
     return met.insert(key).second;
   });
-  if (count > 0) jobs.resize(std::min(count, all));
-  std::atomic<size_t> next = 0, failures = 0;
+  last = std::min(last, all);
+  std::atomic<size_t> next = first, failures = 0;
   std::mutex mutex;
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < std::thread::hardware_concurrency(); ++t) {
     threads.emplace_back([&] {
-      for (size_t i; (i = next++) < jobs.size();) {
+      for (size_t i; (i = next++) < last;) {
         const std::string wrong = Compile(jobs[i]);
         if (wrong.empty()) continue;
         ++failures;
@@ -253,7 +253,7 @@ int CompileAll(std::vector<Job> jobs, size_t count) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  std::printf("%zu of %zu kernels compiled\n", jobs.size() - failures, all);
+  std::printf("%zu of %zu kernels compiled\n", last - first - failures, all);
   return failures > 0;
 }
 
@@ -263,5 +263,6 @@ int CompileAll(std::vector<Job> jobs, size_t count) {
 int main(int, char** argv) {
   cudnn_rnn_tf::nvrtc_name = argv[1];
   return cudnn_rnn_tf::CompileAll(cudnn_rnn_tf::AllJobs(),
-                                  std::strtoul(argv[2], nullptr, 10));
+                                  std::strtoul(argv[2], nullptr, 10),
+                                  std::strtoul(argv[3], nullptr, 10));
 }

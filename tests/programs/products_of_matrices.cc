@@ -237,7 +237,7 @@ int main() {
   for (const auto* one :
        {&cudnn_rnn_tf::amx::Table(), &cudnn_rnn_tf::avx512bf16::Table()}) {
     cudnn_rnn_tf::table = one;
-    for (int i = 0; i < 150; ++i) {
+    for (int i = 0; i < 100; ++i) {
       cudnn_rnn_tf::CheckProduct<float>();
       cudnn_rnn_tf::CheckProduct<float>();
       cudnn_rnn_tf::CheckProduct<double>();
