@@ -103,9 +103,7 @@ def test_products_for_processors_that_are_not_here(tmp_path):
     sources = [f"kernels/cpu/{name}.cc" for name in names]
     options = ("-DCRNN_SIMD_NAME=avx512bf16", "-DCRNN_SIMD_BYTES=64", "-Wno-psabi", *ONE_CELL)
     options += ("-include", f"{ROOT}/tests/programs/fake_wide_instructions.h")
-    executable = compiled(
-        tmp_path, "products_of_matrices", sources, *options, "-fsanitize=address"
-    )
+    executable = compiled(tmp_path, "products_of_matrices", sources, *options, "-fsanitize=address")
     check_program(executable)
 
 

@@ -277,12 +277,17 @@ def test_training_drops_what_is_kept_of_models_that_are_gone():
     layers = [make("lstm", 1, 800) for _ in range(5)]
     for layer in layers:
         layer(normal(2, 9, 800))
+    freed = tf.zeros([5_000_000])
+    with_freed = resident_bytes()
+    del freed
     before = resident_bytes()
     del layers, layer
     gc.collect()
     make("lstm", 1, 4)(INPUTS, training=True)
-    # Each layer had 20 MB of weights and as much of their packed form.
-    assert before - resident_bytes() > 150e6
+    # Each layer had 20 MB of weights, whose memory TensorFlow's allocator may keep where the
+    # processor has instructions for neural networks, and as much of their packed form.
+    least = 150e6 if with_freed - before > 15e6 else 80e6
+    assert before - resident_bytes() > least
 
 
 GROWTH = """
