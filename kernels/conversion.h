@@ -38,25 +38,23 @@ class Conversion {
   // Checks that the op has as many weights and biases as the layout.
   template <typename Context>
   absl::Status CheckCounts(Context* context) const {
-    TF_RETURN_IF_ERROR(CheckCount(context, "num_weights", "weights",
-                                  layout_->weights().size()));
+    TF_RETURN_IF_ERROR(
+        CheckCount(context, "num_weights", "weights", layout_->num_weights()));
     return CheckCount(context, "num_biases", "biases",
-                      layout_->biases().size());
+                      layout_->tensors().size() - layout_->num_weights());
   }
 
   // `shape_of(i)` is the shape of tensor i, weights and then biases.
   template <typename ShapeOf>
   absl::Status CheckTensors(const ShapeOf& shape_of) const {
     int index = 0;
-    for (const auto* const places : {&layout_->weights(), &layout_->biases()}) {
-      for (const auto& place : *places) {
-        const tensorflow::TensorShape expected(place.Shape());
-        const tensorflow::TensorShape& shape = shape_of(index++);
-        if (shape == expected) continue;
-        return InvalidArgument("expected shape ", expected.DebugString(),
-                               " for ", place.Name(), ", but received ",
-                               shape.DebugString());
-      }
+    for (const auto& place : layout_->tensors()) {
+      const tensorflow::TensorShape expected(place.Shape());
+      const tensorflow::TensorShape& shape = shape_of(index++);
+      if (shape == expected) continue;
+      return InvalidArgument("expected shape ", expected.DebugString(), " for ",
+                             place.Name(), ", but received ",
+                             shape.DebugString());
     }
     return absl::OkStatus();
   }

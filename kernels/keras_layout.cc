@@ -18,6 +18,7 @@ std::string KerasTensor::Name() const {
 KerasLayout::KerasLayout(const RnnSpec& spec) {
   const ParamLayout layout(spec);
   size_ = layout.size();
+  std::vector<KerasTensor> biases;
   for (int64_t index = 0; index < spec.num_pseudo_layers(); ++index) {
     const ParamLayout::PseudoLayer& offsets = layout.pseudo_layer(index);
     KerasTensor common;
@@ -34,24 +35,24 @@ KerasLayout::KerasLayout(const RnnSpec& spec) {
       return tensor;
     };
     if (spec.has_input_weights(common.layer)) {
-      weights_.push_back(weight("kernel", spec.layer_input_size(common.layer),
+      tensors_.push_back(weight("kernel", spec.layer_input_size(common.layer),
                                 offsets.input_weights));
     }
-    weights_.push_back(weight("recurrent_kernel", spec.output_size(),
+    tensors_.push_back(weight("recurrent_kernel", spec.output_size(),
                               offsets.recurrent_weights));
     if (spec.num_proj > 0) {
       KerasTensor projection =
           weight("projection", spec.num_units, offsets.projection);
       projection.gates = 1;
       projection.units = spec.num_proj;
-      weights_.push_back(projection);
+      tensors_.push_back(projection);
     }
     for (int64_t i = 0; i < spec.kind().num_vectors; ++i) {
       KerasTensor vector = weight(spec.kind().vectors[i], /*fan_in=*/1,
                                   offsets.vectors + i * spec.num_units);
       vector.gates = 1;
       vector.is_bias = true;
-      weights_.push_back(vector);
+      tensors_.push_back(vector);
     }
     if (spec.bias_mode == BiasMode::kNone) continue;
     KerasTensor bias = weight(
@@ -59,8 +60,10 @@ KerasLayout::KerasLayout(const RnnSpec& spec) {
         spec.has_input_bias() ? offsets.input_bias : offsets.recurrent_bias);
     bias.is_bias = true;
     bias.sides = spec.bias_mode == BiasMode::kDouble ? 2 : 1;
-    biases_.push_back(bias);
+    biases.push_back(bias);
   }
+  num_weights_ = tensors_.size();
+  tensors_.insert(tensors_.end(), biases.begin(), biases.end());
 }
 
 }  // namespace cudnn_rnn_tf

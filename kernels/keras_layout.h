@@ -3,6 +3,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_KERAS_LAYOUT_H_
 #define CUDNN_RNN_TF_KERNELS_KERAS_LAYOUT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -51,14 +52,15 @@ class KerasLayout {
  public:
   explicit KerasLayout(const RnnSpec& spec);
 
-  const std::vector<KerasTensor>& weights() const { return weights_; }
-  const std::vector<KerasTensor>& biases() const { return biases_; }
+  // The weights and then the biases.
+  const std::vector<KerasTensor>& tensors() const { return tensors_; }
+  size_t num_weights() const { return num_weights_; }
   // Number of elements in the opaque buffer.
   int64_t size() const { return size_; }
 
  private:
-  std::vector<KerasTensor> weights_;
-  std::vector<KerasTensor> biases_;
+  std::vector<KerasTensor> tensors_;
+  size_t num_weights_ = 0;
   int64_t size_ = 0;
 };
 

@@ -21,10 +21,11 @@ std::string ParamBlock::Name() const {
 ParamLayout::ParamLayout(const RnnSpec& spec)
     : pseudo_layers_(spec.num_pseudo_layers()) {
   const int64_t gates = spec.num_gates();
-  auto add = [&](std::vector<ParamBlock>* blocks, int64_t layer, int64_t dir,
-                 int64_t id, int64_t rows, int64_t cols) {
-    blocks->push_back(
-        {layer, dir, id, size_, rows, cols, blocks == &biases_, spec.rnn_mode});
+  bool is_bias = false;
+  const auto add = [&](int64_t layer, int64_t dir, int64_t id, int64_t rows,
+                       int64_t cols) {
+    tensors_.push_back(
+        {layer, dir, id, size_, rows, cols, is_bias, spec.rnn_mode});
     size_ += rows * cols;
   };
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
@@ -33,39 +34,39 @@ ParamLayout::ParamLayout(const RnnSpec& spec)
       if (spec.has_input_weights(layer)) {
         offsets.input_weights = size_;
         for (int64_t gate = 0; gate < gates; ++gate) {
-          add(&weights_, layer, dir, gate, spec.num_units,
-              spec.layer_input_size(layer));
+          add(layer, dir, gate, spec.num_units, spec.layer_input_size(layer));
         }
       }
       offsets.recurrent_weights = size_;
       for (int64_t gate = 0; gate < gates; ++gate) {
-        add(&weights_, layer, dir, gates + gate, spec.num_units,
-            spec.output_size());
+        add(layer, dir, gates + gate, spec.num_units, spec.output_size());
       }
       if (spec.num_proj > 0) {
         offsets.projection = size_;
-        add(&weights_, layer, dir, 2 * gates, spec.num_proj, spec.num_units);
+        add(layer, dir, 2 * gates, spec.num_proj, spec.num_units);
       }
       const int64_t vectors = spec.kind().num_vectors;
       if (vectors > 0) offsets.vectors = size_;
       for (int64_t i = 1; i <= vectors; ++i) {
-        add(&weights_, layer, dir, 2 * gates + i, spec.num_units, 1);
+        add(layer, dir, 2 * gates + i, spec.num_units, 1);
       }
     }
   }
+  num_weights_ = tensors_.size();
+  is_bias = true;
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
     for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
       PseudoLayer& offsets = pseudo_layers_[layer * spec.num_dirs() + dir];
       if (spec.has_input_bias()) {
         offsets.input_bias = size_;
         for (int64_t gate = 0; gate < gates; ++gate) {
-          add(&biases_, layer, dir, gate, spec.num_units, 1);
+          add(layer, dir, gate, spec.num_units, 1);
         }
       }
       if (spec.has_recurrent_bias()) {
         offsets.recurrent_bias = size_;
         for (int64_t gate = 0; gate < gates; ++gate) {
-          add(&biases_, layer, dir, gates + gate, spec.num_units, 1);
+          add(layer, dir, gates + gate, spec.num_units, 1);
         }
       }
     }

@@ -3,6 +3,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_PARAM_LAYOUT_H_
 #define CUDNN_RNN_TF_KERNELS_PARAM_LAYOUT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -46,8 +47,9 @@ class ParamLayout {
  public:
   explicit ParamLayout(const RnnSpec& spec);
 
-  const std::vector<ParamBlock>& weights() const { return weights_; }
-  const std::vector<ParamBlock>& biases() const { return biases_; }
+  const std::vector<ParamBlock>& tensors() const { return tensors_; }
+  // How many tensors come before the biases.
+  size_t num_weights() const { return num_weights_; }
   // Number of elements in the opaque buffer.
   int64_t size() const { return size_; }
 
@@ -68,8 +70,8 @@ class ParamLayout {
   }
 
  private:
-  std::vector<ParamBlock> weights_;
-  std::vector<ParamBlock> biases_;
+  std::vector<ParamBlock> tensors_;
+  size_t num_weights_ = 0;
   std::vector<PseudoLayer> pseudo_layers_;
   int64_t size_ = 0;
 };

@@ -31,15 +31,13 @@ RnnStatus Move(const ParamLayout& layout, size_t item_bytes, bool to_params,
                const std::vector<void*>& tensors, void* params,
                RnnBackend* backend) {
   auto tensor = tensors.begin();
-  for (const auto* const places : {&layout.weights(), &layout.biases()}) {
-    for (const ParamBlock& place : *places) {
-      void* const part = static_cast<char*>(params) + place.offset * item_bytes;
-      void* const from = to_params ? *tensor : part;
-      const RnnStatus status = backend->Copy(from, to_params ? part : *tensor,
-                                             place.size() * item_bytes);
-      if (!status.ok()) return status;
-      ++tensor;
-    }
+  for (const ParamBlock& place : layout.tensors()) {
+    void* const part = static_cast<char*>(params) + place.offset * item_bytes;
+    void* const from = to_params ? *tensor : part;
+    const RnnStatus status = backend->Copy(from, to_params ? part : *tensor,
+                                           place.size() * item_bytes);
+    if (!status.ok()) return status;
+    ++tensor;
   }
   return {};
 }
@@ -138,15 +136,13 @@ class FromParamsOp : public OpKernel {
     OP_REQUIRES_OK(context, conversion_.CheckParams(params.shape()));
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     std::vector<void*> data;
-    for (const auto* const places : {&layout.weights(), &layout.biases()}) {
-      for (const auto& place : *places) {
-        Tensor* tensor;
-        OP_REQUIRES_OK(context, context->allocate_output(
-                                    static_cast<int>(data.size()),
-                                    TensorShape(place.Shape()), &tensor));
-        backend->Prepare(DataOf(*tensor), tensor->TotalBytes());
-        data.push_back(DataOf(*tensor));
-      }
+    for (const auto& place : layout.tensors()) {
+      Tensor* tensor;
+      OP_REQUIRES_OK(context, context->allocate_output(
+                                  static_cast<int>(data.size()),
+                                  TensorShape(place.Shape()), &tensor));
+      backend->Prepare(DataOf(*tensor), tensor->TotalBytes());
+      data.push_back(DataOf(*tensor));
     }
     OP_REQUIRES_OK(
         context,

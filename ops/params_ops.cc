@@ -39,17 +39,15 @@ absl::Status ToParamsShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(conversion.Read(c));
   const Layout& layout = conversion.layout();
   int input = 0;
-  for (const auto* const tensors : {&layout.weights(), &layout.biases()}) {
-    for (const auto& tensor : *tensors) {
-      ShapeHandle unused;
-      const ShapeHandle expected = ShapeOf(c, tensor);
-      if (!c->Merge(c->input(input), expected, &unused).ok()) {
-        return InvalidArgument("expected shape ", c->DebugString(expected),
-                               " for ", tensor.Name(), ", but received ",
-                               c->DebugString(c->input(input)));
-      }
-      ++input;
+  for (const auto& tensor : layout.tensors()) {
+    ShapeHandle unused;
+    const ShapeHandle expected = ShapeOf(c, tensor);
+    if (!c->Merge(c->input(input), expected, &unused).ok()) {
+      return InvalidArgument("expected shape ", c->DebugString(expected),
+                             " for ", tensor.Name(), ", but received ",
+                             c->DebugString(c->input(input)));
     }
+    ++input;
   }
   c->set_output(0, c->Vector(layout.size()));
   return absl::OkStatus();
@@ -68,10 +66,8 @@ absl::Status FromParamsShape(InferenceContext* c) {
                            c->DebugString(c->input(0)));
   }
   int output = 0;
-  for (const auto* const tensors : {&layout.weights(), &layout.biases()}) {
-    for (const auto& tensor : *tensors) {
-      c->set_output(output++, ShapeOf(c, tensor));
-    }
+  for (const auto& tensor : layout.tensors()) {
+    c->set_output(output++, ShapeOf(c, tensor));
   }
   return absl::OkStatus();
 }

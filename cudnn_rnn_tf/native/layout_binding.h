@@ -7,6 +7,7 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <functional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -110,25 +111,14 @@ class LayoutBinding {
   const RnnSpec& spec() const { return spec_; }
   int64_t size() const { return layout_.size(); }
 
-  py::list Shapes(bool is_bias) const {
-    py::list shapes;
-    for (const ParamBlock& block : blocks(is_bias)) {
-      shapes.append(ShapeOf(block));
+  // Lists what `of` returns of the weights or of the biases.
+  template <typename Of>
+  py::list List(bool is_bias, const Of& of) const {
+    py::list list;
+    for (const ParamBlock& block : layout_.tensors()) {
+      if (block.is_bias == is_bias) list.append(std::invoke(of, block));
     }
-    return shapes;
-  }
-  std::vector<std::string> Names(bool is_bias) const {
-    std::vector<std::string> names;
-    for (const ParamBlock& block : blocks(is_bias))
-      names.push_back(block.Name());
-    return names;
-  }
-  std::vector<int64_t> Offsets(bool is_bias) const {
-    std::vector<int64_t> offsets;
-    for (const ParamBlock& block : blocks(is_bias)) {
-      offsets.push_back(block.offset);
-    }
-    return offsets;
+    return list;
   }
 
   // Returns (index of the pseudo-layer, field of Python's PseudoLayer, shape)
@@ -140,55 +130,53 @@ class LayoutBinding {
         {"bias", "recurrent_bias"}};
     const int64_t gates = spec_.num_gates();
     py::list tensors;
-    for (const bool is_bias : {false, true}) {
-      for (ParamBlock block : blocks(is_bias)) {
-        const int64_t index = block.layer * spec_.num_dirs() + block.dir;
-        if (block.linear_layer_id == 2 * gates + 1) {
-          tensors.append(py::make_tuple(
-              index, "vectors",
-              py::make_tuple(spec_.kind().num_vectors, block.rows)));
-        }
-        if (block.is_vector() || block.linear_layer_id % gates != 0) continue;
-        const int64_t side = block.linear_layer_id / gates;
-        const bool is_projection = side == 2;
-        if (!is_projection) block.rows *= gates;
-        tensors.append(
-            py::make_tuple(index, kFields[is_bias][side], ShapeOf(block)));
+    for (ParamBlock block : layout_.tensors()) {
+      const int64_t index = block.layer * spec_.num_dirs() + block.dir;
+      if (block.linear_layer_id == 2 * gates + 1) {
+        tensors.append(py::make_tuple(
+            index, "vectors",
+            py::make_tuple(spec_.kind().num_vectors, block.rows)));
       }
+      if (block.is_vector() || block.linear_layer_id % gates != 0) continue;
+      const int64_t side = block.linear_layer_id / gates;
+      const bool is_projection = side == 2;
+      if (!is_projection) block.rows *= gates;
+      tensors.append(
+          py::make_tuple(index, kFields[block.is_bias][side], ShapeOf(block)));
     }
     return tensors;
   }
 
   py::array CanonicalToParams(const std::vector<py::array>& weights,
                               const std::vector<py::array>& biases) const {
-    CheckCount("weights", weights, layout_.weights().size());
-    CheckCount("biases", biases, layout_.biases().size());
+    const size_t count = layout_.tensors().size();
+    CheckCount("weights", weights, layout_.num_weights());
+    CheckCount("biases", biases, count - layout_.num_weights());
     const py::dtype dtype =
-        Numbers(layout_.weights()[0].Name(), weights[0]).dtype();
+        Numbers(layout_.tensors()[0].Name(), weights[0]).dtype();
     py::array params(dtype, std::vector<py::ssize_t>{size()});
     char* const to = static_cast<char*>(params.mutable_data());
-    for (const bool is_bias : {false, true}) {
-      for (size_t i = 0; i < blocks(is_bias).size(); ++i) {
-        const ParamBlock& block = blocks(is_bias)[i];
-        const py::array& tensor = is_bias ? biases[i] : weights[i];
-        const std::vector<int64_t> shape(tensor.shape(),
-                                         tensor.shape() + tensor.ndim());
-        if (shape != block.Shape()) {
-          throw py::value_error("expected shape " + Text(ShapeOf(block)) +
-                                " for " + block.Name() + ", but received " +
-                                Text(tensor.attr("shape")));
-        }
-        if (!tensor.dtype().equal(dtype)) {
-          throw py::type_error("expected dtype " + Text(dtype) + " for " +
-                               block.Name() +
-                               ", as the first weight has, but "
-                               "received " +
-                               Text(tensor.dtype()));
-        }
-        const py::array dense = Dense(tensor);
-        std::memcpy(to + block.offset * dtype.itemsize(), dense.data(),
-                    block.size() * dtype.itemsize());
+    for (size_t i = 0; i < count; ++i) {
+      const ParamBlock& block = layout_.tensors()[i];
+      const py::array& tensor =
+          block.is_bias ? biases[i - weights.size()] : weights[i];
+      const std::vector<int64_t> shape(tensor.shape(),
+                                       tensor.shape() + tensor.ndim());
+      if (shape != block.Shape()) {
+        throw py::value_error("expected shape " + Text(ShapeOf(block)) +
+                              " for " + block.Name() + ", but received " +
+                              Text(tensor.attr("shape")));
       }
+      if (!tensor.dtype().equal(dtype)) {
+        throw py::type_error("expected dtype " + Text(dtype) + " for " +
+                             block.Name() +
+                             ", as the first weight has, but "
+                             "received " +
+                             Text(tensor.dtype()));
+      }
+      const py::array dense = Dense(tensor);
+      std::memcpy(to + block.offset * dtype.itemsize(), dense.data(),
+                  block.size() * dtype.itemsize());
     }
     return params;
   }
@@ -210,24 +198,17 @@ class LayoutBinding {
     const char* const from = static_cast<const char*>(dense.data());
     const py::dtype dtype = params.dtype();
     std::pair<py::list, py::list> canonical;
-    for (const bool is_bias : {false, true}) {
-      py::list& list = is_bias ? canonical.second : canonical.first;
-      for (const ParamBlock& block : blocks(is_bias)) {
-        py::array tensor(dtype,
-                         py::cast<std::vector<py::ssize_t>>(ShapeOf(block)));
-        std::memcpy(tensor.mutable_data(),
-                    from + block.offset * dtype.itemsize(),
-                    block.size() * dtype.itemsize());
-        list.append(tensor);
-      }
+    for (const ParamBlock& block : layout_.tensors()) {
+      py::array tensor(dtype,
+                       py::cast<std::vector<py::ssize_t>>(ShapeOf(block)));
+      std::memcpy(tensor.mutable_data(), from + block.offset * dtype.itemsize(),
+                  block.size() * dtype.itemsize());
+      (block.is_bias ? canonical.second : canonical.first).append(tensor);
     }
     return canonical;
   }
 
  private:
-  const std::vector<ParamBlock>& blocks(bool is_bias) const {
-    return is_bias ? layout_.biases() : layout_.weights();
-  }
   static void CheckCount(const char* name, const std::vector<py::array>& list,
                          size_t expected) {
     if (list.size() != expected) {

@@ -114,24 +114,30 @@ Raises:
             return layout.spec().output_size();
           },
           "num_proj, or num_units without projection.")
-      .def_property_readonly(
-          "weight_shapes",
-          [](const LayoutBinding& layout) { return layout.Shapes(false); })
-      .def_property_readonly(
-          "bias_shapes",
-          [](const LayoutBinding& layout) { return layout.Shapes(true); })
-      .def_property_readonly(
-          "weight_names",
-          [](const LayoutBinding& layout) { return layout.Names(false); })
-      .def_property_readonly(
-          "bias_names",
-          [](const LayoutBinding& layout) { return layout.Names(true); })
-      .def_property_readonly(
-          "weight_offsets",
-          [](const LayoutBinding& layout) { return layout.Offsets(false); })
-      .def_property_readonly(
-          "bias_offsets",
-          [](const LayoutBinding& layout) { return layout.Offsets(true); })
+      .def_property_readonly("weight_shapes",
+                             [](const LayoutBinding& layout) {
+                               return layout.List(false, ShapeOf);
+                             })
+      .def_property_readonly("bias_shapes",
+                             [](const LayoutBinding& layout) {
+                               return layout.List(true, ShapeOf);
+                             })
+      .def_property_readonly("weight_names",
+                             [](const LayoutBinding& layout) {
+                               return layout.List(false, &ParamBlock::Name);
+                             })
+      .def_property_readonly("bias_names",
+                             [](const LayoutBinding& layout) {
+                               return layout.List(true, &ParamBlock::Name);
+                             })
+      .def_property_readonly("weight_offsets",
+                             [](const LayoutBinding& layout) {
+                               return layout.List(false, &ParamBlock::offset);
+                             })
+      .def_property_readonly("bias_offsets",
+                             [](const LayoutBinding& layout) {
+                               return layout.List(true, &ParamBlock::offset);
+                             })
       .def_property_readonly(
           "pseudo_layer_tensors", &LayoutBinding::PseudoLayerTensors,
           "For each tensor that stacks a side's gates or a cell's vectors, and "

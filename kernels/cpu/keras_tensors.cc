@@ -75,25 +75,23 @@ RnnStatus CpuBackend::MoveKerasTensors(const KerasLayout& layout,
                                        const std::vector<void*>& tensors,
                                        void* params) {
   auto tensor = tensors.begin();
-  for (const auto* const places : {&layout.weights(), &layout.biases()}) {
-    for (const KerasTensor& place : *places) {
-      const auto move = [&, tensor = *tensor](auto number) {
-        using T = decltype(number);
-        Move(place, to_params, static_cast<T*>(tensor), static_cast<T*>(params),
-             threads_);
-      };
-      switch (item_bytes) {
-        case sizeof(double):
-          move(double());
-          break;
-        case sizeof(float):
-          move(float());
-          break;
-        default:
-          move(uint16_t());
-      }
-      ++tensor;
+  for (const KerasTensor& place : layout.tensors()) {
+    const auto move = [&, tensor = *tensor](auto number) {
+      using T = decltype(number);
+      Move(place, to_params, static_cast<T*>(tensor), static_cast<T*>(params),
+           threads_);
+    };
+    switch (item_bytes) {
+      case sizeof(double):
+        move(double());
+        break;
+      case sizeof(float):
+        move(float());
+        break;
+      default:
+        move(uint16_t());
     }
+    ++tensor;
   }
   return {};
 }

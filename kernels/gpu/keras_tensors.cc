@@ -25,35 +25,33 @@ RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout& layout,
     return Launch(kernel, stream(), {tiles, 32, 8}, moves, to_params);
   };
   auto tensor = tensors.begin();
-  for (const auto* const places : {&layout.weights(), &layout.biases()}) {
-    for (const KerasTensor& place : *places) {
-      const int64_t added = place.sides * place.gates *
-                            CeilDiv<int64_t>(place.units, 32) *
-                            CeilDiv<int64_t>(place.fan_in, 32);
-      constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-      if (added > kMost || place.fan_in > kMost ||
-          place.gates * place.units > kMost) {
-        return {RnnStatus::Code::kUnimplemented,
-                place.Name() +
-                    " on a GPU: expected less than 2^31 rows, "
-                    "columns and tiles of 32 by 32"};
-      }
-      if (moves.count == kMostKerasTensorMoves || tiles + added > kMost) {
-        CRNN_RETURN_IF_ERROR(launch());
-        moves.count = 0;
-        tiles = 0;
-      }
-      moves.of[moves.count++] = {
-          *tensor++,
-          place.offset,
-          static_cast<int>(place.fan_in),
-          static_cast<int>(place.gates),
-          static_cast<int>(place.units),
-          place.swaps_gates,
-          static_cast<unsigned int>(tiles),
-      };
-      tiles += added;
+  for (const KerasTensor& place : layout.tensors()) {
+    const int64_t added = place.sides * place.gates *
+                          CeilDiv<int64_t>(place.units, 32) *
+                          CeilDiv<int64_t>(place.fan_in, 32);
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    if (added > kMost || place.fan_in > kMost ||
+        place.gates * place.units > kMost) {
+      return {RnnStatus::Code::kUnimplemented,
+              place.Name() +
+                  " on a GPU: expected less than 2^31 rows, "
+                  "columns and tiles of 32 by 32"};
     }
+    if (moves.count == kMostKerasTensorMoves || tiles + added > kMost) {
+      CRNN_RETURN_IF_ERROR(launch());
+      moves.count = 0;
+      tiles = 0;
+    }
+    moves.of[moves.count++] = {
+        *tensor++,
+        place.offset,
+        static_cast<int>(place.fan_in),
+        static_cast<int>(place.gates),
+        static_cast<int>(place.units),
+        place.swaps_gates,
+        static_cast<unsigned int>(tiles),
+    };
+    tiles += added;
   }
   return launch();
 }

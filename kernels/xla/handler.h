@@ -105,9 +105,8 @@ class Buffers {
   }
   RnnStatus Run(const XlaKerasTensors& call, RnnBackend* backend) const {
     const KerasLayout layout(call.spec);
-    const size_t count = layout.weights().size() + layout.biases().size();
     std::vector<void*> tensors;
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < layout.tensors().size(); ++i) {
       tensors.push_back(call.to_params ? arg(i) : result(i));
     }
     return backend->MoveKerasTensors(layout, call.item_bytes, call.to_params,

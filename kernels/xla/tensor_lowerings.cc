@@ -1,7 +1,5 @@
 // The lowerings of the ops for parameters and for masks.
-#include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "kernels/xla/lowering.h"
@@ -64,20 +62,12 @@ class CanonicalToParamsLowering : public ConversionLowering<ParamLayout> {
   absl::Status Lower(XlaOpKernelContext* context,
                      const Inputs& inputs) override {
     TF_RETURN_IF_ERROR(conversion().CheckTensors(inputs));
-    // The blocks fill the params without gaps, but not in this order.
-    std::vector<std::pair<int64_t, XlaOp>> parts;
-    const ParamLayout& layout = conversion().layout();
-    for (const auto* const places : {&layout.weights(), &layout.biases()}) {
-      for (const ParamBlock& place : *places) {
-        parts.emplace_back(place.offset, xla::Reshape(inputs.ops[parts.size()],
-                                                      {place.size()}));
-      }
+    // The blocks fill the params without gaps, in this order.
+    std::vector<XlaOp> parts;
+    for (const ParamBlock& place : conversion().layout().tensors()) {
+      parts.push_back(xla::Reshape(inputs.ops[parts.size()], {place.size()}));
     }
-    std::sort(parts.begin(), parts.end(),
-              [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::vector<XlaOp> sorted;
-    for (const auto& [offset, part] : parts) sorted.push_back(part);
-    context->SetOutput(0, xla::ConcatInDim(context->builder(), sorted, 0));
+    context->SetOutput(0, xla::ConcatInDim(context->builder(), parts, 0));
     return absl::OkStatus();
   }
 };
@@ -92,13 +82,11 @@ class ParamsToCanonicalLowering : public ConversionLowering<ParamLayout> {
     TF_RETURN_IF_ERROR(conversion().CheckParams(inputs(0)));
     int output = 0;
     const ParamLayout& layout = conversion().layout();
-    for (const auto* const places : {&layout.weights(), &layout.biases()}) {
-      for (const ParamBlock& place : *places) {
-        const XlaOp part =
-            xla::SliceInDim(inputs.ops[0], place.offset,
-                            place.offset + place.size(), /*stride=*/1, 0);
-        context->SetOutput(output++, xla::Reshape(part, place.Shape()));
-      }
+    for (const ParamBlock& place : layout.tensors()) {
+      const XlaOp part =
+          xla::SliceInDim(inputs.ops[0], place.offset,
+                          place.offset + place.size(), /*stride=*/1, 0);
+      context->SetOutput(output++, xla::Reshape(part, place.Shape()));
     }
     return absl::OkStatus();
   }
@@ -120,11 +108,9 @@ class KerasLowering : public ConversionLowering<KerasLayout> {
       shapes = {DenseShape(type, tensorflow::TensorShape({layout.size()}))};
     } else {
       TF_RETURN_IF_ERROR(conversion().CheckParams(inputs(0)));
-      for (const auto* const places : {&layout.weights(), &layout.biases()}) {
-        for (const KerasTensor& place : *places) {
-          shapes.push_back(
-              DenseShape(type, tensorflow::TensorShape(place.Shape())));
-        }
+      for (const KerasTensor& place : layout.tensors()) {
+        shapes.push_back(
+            DenseShape(type, tensorflow::TensorShape(place.Shape())));
       }
     }
     XlaKerasTensors call;

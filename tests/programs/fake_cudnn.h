@@ -314,18 +314,16 @@ inline void FakeCudnn(CudnnLibrary* cudnn) {
          void** matrix_address, cudnnTensorDescriptor_t, void** bias_address) {
         const RnnProblem& problem = Of<FakeRnn>(rnn).problem;
         const ParamLayout layout(problem.spec);
-        for (const auto* const blocks : {&layout.weights(), &layout.biases()}) {
-          for (const ParamBlock& block : *blocks) {
-            if (block.layer * problem.spec.num_dirs() + block.dir !=
-                    pseudo_layer ||
-                block.linear_layer_id != id) {
-              continue;
-            }
-            const int64_t offset =
-                block.offset + (block.is_bias ? num_before_biases : 0);
-            *(block.is_bias ? bias_address : matrix_address) =
-                static_cast<char*>(const_cast<void*>(base)) +
-                offset * SizeOf(problem.dtype);
+        for (const ParamBlock& block : layout.tensors()) {
+          if (block.layer * problem.spec.num_dirs() + block.dir !=
+                  pseudo_layer ||
+              block.linear_layer_id != id) {
+          const int64_t offset =
+              block.offset + (block.is_bias ? num_before_biases : 0);
+          *(block.is_bias ? bias_address : matrix_address) =
+              static_cast<char*>(const_cast<void*>(base)) +
+              offset * SizeOf(problem.dtype);
+            continue;
           }
         }
         return CUDNN_STATUS_SUCCESS;

@@ -254,29 +254,26 @@ RnnStatus CudnnDescription::CheckLayout(cudnnHandle_t handle) {
   TensorDescriptor matrix, bias;
   CRNN_RETURN_IF_FAILED(matrix.Create());
   CRNN_RETURN_IF_FAILED(bias.Create());
-  for (const auto* const blocks : {&layout.weights(), &layout.biases()}) {
-    for (const ParamBlock& block : *blocks) {
-      void* matrix_address = nullptr;
-      void* bias_address = nullptr;
-      CRNN_RETURN_IF_FAILED(Cudnn().cudnnGetRNNWeightParams(
-          handle, rnn_.get(),
-          static_cast<int32_t>(block.layer * problem_.spec.num_dirs() +
-                               block.dir),
-          weight_space_size_, UnreadAddress(),
-          static_cast<int32_t>(block.linear_layer_id), matrix.get(),
-          &matrix_address, bias.get(), &bias_address));
-      const void* const address = block.is_bias ? bias_address : matrix_address;
-      if (address == nullptr) {
-        return {RnnStatus::Code::kUnimplemented, "cuDNN knows no parameter " +
-                                                     block.Name() + " for " +
-                                                     Describe(problem_)};
-      }
-      CRNN_RETURN_IF_ERROR(
-          check("the first byte of " + block.Name(),
-                reinterpret_cast<uintptr_t>(address) -
-                    reinterpret_cast<uintptr_t>(UnreadAddress()),
-                block.offset));
+  for (const ParamBlock& block : layout.tensors()) {
+    void* matrix_address = nullptr;
+    void* bias_address = nullptr;
+    CRNN_RETURN_IF_FAILED(Cudnn().cudnnGetRNNWeightParams(
+        handle, rnn_.get(),
+        static_cast<int32_t>(block.layer * problem_.spec.num_dirs() +
+                             block.dir),
+        weight_space_size_, UnreadAddress(),
+        static_cast<int32_t>(block.linear_layer_id), matrix.get(),
+        &matrix_address, bias.get(), &bias_address));
+    const void* const address = block.is_bias ? bias_address : matrix_address;
+    if (address == nullptr) {
+      return {RnnStatus::Code::kUnimplemented, "cuDNN knows no parameter " +
+                                                   block.Name() + " for " +
+                                                   Describe(problem_)};
     }
+    CRNN_RETURN_IF_ERROR(check("the first byte of " + block.Name(),
+                               reinterpret_cast<uintptr_t>(address) -
+                                   reinterpret_cast<uintptr_t>(UnreadAddress()),
+                               block.offset));
   }
   return {};
 }
