@@ -25,20 +25,16 @@ template <typename Device>
 class ReadMaskOp : public OpKernel {
  public:
   explicit ReadMaskOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("time_major", &time_major_));
-    OP_REQUIRES_OK(context, context->GetAttr("go_backwards", &go_backwards_));
-    OP_REQUIRES_OK(context, context->GetAttr("owner", &owner_));
+    OP_REQUIRES_OK(context, ReadMaskAttrs(context, &mask_, &owner_));
   }
 
   void Compute(OpKernelContext* context) override {
     const Tensor& mask = context->input(kMask);
     const Tensor& sequences = context->input(kMasked);
-    RnnMask values;
-    values.time_major = time_major_;
+    RnnMask values = mask_;
     OP_REQUIRES_OK(context, ReadMaskShapes(mask.shape(), sequences.shape(),
                                            owner_, &values));
     values.values = mask.flat<bool>().data();
-    values.is_reversed = go_backwards_;
     const TensorShape steps({values.batch_size, values.max_time});
     Tensor* found[kNumMaskOutputs];
     for (int i = 0; i < kNumMaskOutputs; ++i) {
@@ -57,7 +53,7 @@ class ReadMaskOp : public OpKernel {
   }
 
  private:
-  bool time_major_ = false, go_backwards_ = false;
+  RnnMask mask_;
   std::string owner_;
 };
 
@@ -65,12 +61,7 @@ template <typename Device>
 class MoveStepsOp : public OpKernel {
  public:
   explicit MoveStepsOp(OpKernelConstruction* context) : OpKernel(context) {
-    move_.packs = type_string() == "CudnnRnnTf>PackSteps";
-    OP_REQUIRES_OK(context, context->GetAttr("time_major", &move_.time_major));
-    OP_REQUIRES_OK(context,
-                   context->GetAttr("go_backwards", &move_.is_reversed));
-    OP_REQUIRES_OK(context, context->GetAttr("repeat_masked", &move_.repeats));
-    move_.dtype = DataTypeOf(context->input_type(0));
+    OP_REQUIRES_OK(context, ReadMoveAttrs(context, &move_));
   }
 
   void Compute(OpKernelContext* context) override {

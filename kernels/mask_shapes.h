@@ -1,16 +1,33 @@
-// Checks the shapes of the mask ops' tensors, for the kernels and for the
-// lowerings to XLA.
+// Reads the attributes of the mask ops and the shapes of their tensors, for the
+// kernels and for the lowerings to XLA.
 #ifndef CUDNN_RNN_TF_KERNELS_MASK_SHAPES_H_
 #define CUDNN_RNN_TF_KERNELS_MASK_SHAPES_H_
 
 #include <string>
 
+#include "kernels/op_backend.h"
 #include "kernels/op_status.h"
 #include "kernels/op_tensors.h"
 #include "kernels/rnn_backend.h"
+#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace cudnn_rnn_tf {
+
+inline absl::Status ReadMaskAttrs(tensorflow::OpKernelConstruction* context,
+                                  RnnMask* mask, std::string* owner) {
+  TF_RETURN_IF_ERROR(context->GetAttr("owner", owner));
+  TF_RETURN_IF_ERROR(context->GetAttr("time_major", &mask->time_major));
+  return context->GetAttr("go_backwards", &mask->is_reversed);
+}
+inline absl::Status ReadMoveAttrs(tensorflow::OpKernelConstruction* context,
+                                  StepMove* move) {
+  move->packs = context->def().op() == "CudnnRnnTf>PackSteps";
+  move->dtype = DataTypeOf(context->input_type(0));
+  TF_RETURN_IF_ERROR(context->GetAttr("repeat_masked", &move->repeats));
+  TF_RETURN_IF_ERROR(context->GetAttr("time_major", &move->time_major));
+  return context->GetAttr("go_backwards", &move->is_reversed);
+}
 
 // Reads the shapes of ReadMask's inputs.
 inline absl::Status ReadMaskShapes(const tensorflow::TensorShape& shape,

@@ -129,10 +129,7 @@ class KerasLowering : public ConversionLowering<KerasLayout> {
 class MaskLowering : public Lowering {
  public:
   explicit MaskLowering(OpKernelConstruction* context) : Lowering(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("time_major", &mask_.time_major));
-    OP_REQUIRES_OK(context, context->GetAttr("owner", &owner_));
-    OP_REQUIRES_OK(context,
-                   context->GetAttr("go_backwards", &mask_.is_reversed));
+    OP_REQUIRES_OK(context, ReadMaskAttrs(context, &mask_, &owner_));
   }
 
  protected:
@@ -168,12 +165,7 @@ class MoveStepsLowering : public Lowering {
  public:
   explicit MoveStepsLowering(OpKernelConstruction* context)
       : Lowering(context) {
-    move_.packs = type_string() == "CudnnRnnTf>PackSteps";
-    OP_REQUIRES_OK(context, context->GetAttr("time_major", &move_.time_major));
-    OP_REQUIRES_OK(context,
-                   context->GetAttr("go_backwards", &move_.is_reversed));
-    OP_REQUIRES_OK(context, context->GetAttr("repeat_masked", &move_.repeats));
-    move_.dtype = DataTypeOf(context->input_type(0));
+    OP_REQUIRES_OK(context, ReadMoveAttrs(context, &move_));
   }
 
  protected:
