@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <stdexcept>
 #include <string>
 
 namespace cudnn_rnn_tf {
@@ -255,9 +256,12 @@ RnnAlgorithm WishOf(const GpuChoice& choice) {
 }
 
 int NumberOf(const GpuChoice& choice) {
-  int number = 1;
-  while (!(kChoices[number - 1].choice == choice)) ++number;
-  return number;
+  int number = 0;
+  for (const Numbered& each : kChoices) {
+    ++number;
+    if (each.choice == choice) return number;
+  }
+  throw std::logic_error("a GPU's choice that has no number");
 }
 
 bool ChoiceOf(int number, GpuChoice* choice) {

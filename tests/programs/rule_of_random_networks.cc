@@ -136,6 +136,13 @@ void CheckNumbers() {
   int count = 0;
   while (ChoiceOf(count + 1, &choice)) Check(NumberOf(choice) == ++count, "it");
   Check(count == 6, "six choices");
+  bool is_known = true;
+  try {
+    NumberOf({GpuEngine::kSteps, CudnnAlgorithm::kStandard, /*is_stack=*/true});
+  } catch (const std::logic_error&) {
+    is_known = false;
+  }
+  Check(!is_known, "what has no number is an error");
 }
 
 }  // namespace
