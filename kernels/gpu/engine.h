@@ -3,7 +3,6 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_ENGINE_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_ENGINE_H_
 
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -41,11 +40,9 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Sizes in bytes. That of the reserve space is a multiple of Arena::kAlign.
-  // Only training needs a reserve space and a backward pass.
-  virtual size_t reserve_size() const { return 0; }
-  virtual size_t forward_workspace_size() const = 0;
-  virtual size_t backward_workspace_size() const { return 0; }
+  // The size of the reserve space is a multiple of Arena::kAlign. Only training
+  // needs one, and a backward pass.
+  virtual RnnBufferSizes sizes() const = 0;
 
   // Tells whether Forward and Backward enqueue the same work each time that
   // they get the same addresses.

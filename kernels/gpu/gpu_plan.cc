@@ -135,11 +135,8 @@ PlanCache::Made MakeGpuPlan(const RnnProblem& problem, int choice,
     auto plan = std::make_shared<GpuPlan>(problem);
     plan->chosen = choices[i];
     plan->choice = is_given ? choice : NumberOf(choices[i]);
-    if (problem.is_training) {
-      plan->sizes.reserve_space = engine->reserve_size() + plan->choice;
-      plan->sizes.backward_workspace = engine->backward_workspace_size();
-    }
-    plan->sizes.forward_workspace = engine->forward_workspace_size();
+    plan->sizes = engine->sizes();
+    if (problem.is_training) plan->sizes.reserve_space += plan->choice;
     plan->engine = std::move(engine);
     if (!of_first.ok()) Warn(first_failed, of_first, choices[i], resources);
     resources.log(Describe(problem) + ": " + NameOf(WishOf(choices[i])));

@@ -50,7 +50,7 @@ std::map<cudnnHandle_t, CUstream> stream_of;  // Of each handle.
 class FakeEngine : public Engine {
  public:
   explicit FakeEngine(const GpuChoice& choice) : choice_(choice) {}
-  size_t forward_workspace_size() const override { return 0; }
+  RnnBufferSizes sizes() const override { return {}; }
   bool is_replayable() const override { return true; }
   RnnStatus Forward(const Handles& handles,
                     const RnnForwardBuffers& all) const override {

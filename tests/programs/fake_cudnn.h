@@ -294,11 +294,9 @@ inline void FakeCudnn(CudnnLibrary* cudnn) {
                                         size_t* workspace, size_t* reserve) {
     const bool is_training = mode == CUDNN_FWD_MODE_TRAINING;
     const FakePass pass(Of<FakeRnn>(rnn), Of<FakeData>(data), is_training);
-    *workspace = pass.network->forward_workspace_size();
-    *reserve = 0;
-    if (!is_training) return CUDNN_STATUS_SUCCESS;
-    *workspace = std::max(*workspace, pass.network->backward_workspace_size());
-    *reserve = pass.network->reserve_size();
+    const RnnBufferSizes sizes = pass.network->sizes();
+    *workspace = std::max(sizes.forward_workspace, sizes.backward_workspace);
+    *reserve = sizes.reserve_space;
     return CUDNN_STATUS_SUCCESS;
   };
   cudnn->cudnnGetRNNWeightSpaceSize =
@@ -318,13 +316,13 @@ inline void FakeCudnn(CudnnLibrary* cudnn) {
           if (block.layer * problem.spec.num_dirs() + block.dir !=
                   pseudo_layer ||
               block.linear_layer_id != id) {
+            continue;
+          }
           const int64_t offset =
               block.offset + (block.is_bias ? num_before_biases : 0);
           *(block.is_bias ? bias_address : matrix_address) =
               static_cast<char*>(const_cast<void*>(base)) +
               offset * SizeOf(problem.dtype);
-            continue;
-          }
         }
         return CUDNN_STATUS_SUCCESS;
       };

@@ -145,7 +145,7 @@ void CheckStackedNetwork(const DeviceLimits& limits) {
       const RnnStatus status = persistent::Network::Create(
           problem, /*allow_tf32=*/true, limits, &estimate, &network);
       Check(status.ok(), "a network: " + status.message);
-      return network->forward_workspace_size();
+      return network->sizes().forward_workspace;
     };
     const double cycles = estimate.cycles;
     const size_t of_stack = bytes();

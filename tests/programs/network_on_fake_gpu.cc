@@ -262,8 +262,8 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   const auto check = [](const RnnStatus& done) {
     Check(done.ok(), done.message);
   };
-  Memory reserve(network->reserve_size());
-  Memory forward(network->forward_workspace_size());
+  const RnnBufferSizes sizes = network->sizes();
+  Memory reserve(sizes.reserve_space), forward(sizes.forward_workspace);
   // The tensors are those that the ops have, in their order but for resets and
   // c of all steps.
   constexpr int kOwn = kSequenceLengths, kMore = kOwn + kNumBackwardInputs;
@@ -291,7 +291,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   reserve.CheckEnd();
   if (!problem.is_training) return message.c_str();
 
-  Memory backward(network->backward_workspace_size());
+  Memory backward(sizes.backward_workspace);
   RnnBackwardBuffers gradients = BackwardBuffersOf(
       problem, input, kOwn, [&](int i) { return tensors[10 + i]; });
   gradients.sequence_lengths = buffers.sequence_lengths;

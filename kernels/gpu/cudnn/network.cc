@@ -121,19 +121,14 @@ class CudnnNetwork : public Engine {
   // Describes the problem, which may fail.
   RnnStatus Build(cudnnHandle_t cudnn) {
     CRNN_RETURN_IF_ERROR(described_.Build(cudnn, algorithm_, allow_tf32_));
-    reserve_size_ =
+    sizes_.forward_workspace = CudnnForward(described_, {}).arena.used();
+    if (!problem_.is_training) return {};
+    sizes_.reserve_space =
         CeilDiv(described_.reserve_size(), Arena::kAlign) * Arena::kAlign;
-    forward_workspace_size_ = CudnnForward(described_, {}).arena.used();
-    backward_workspace_size_ = CudnnBackward(described_, {}).arena.used();
+    sizes_.backward_workspace = CudnnBackward(described_, {}).arena.used();
     return {};
   }
-  size_t reserve_size() const override { return reserve_size_; }
-  size_t forward_workspace_size() const override {
-    return forward_workspace_size_;
-  }
-  size_t backward_workspace_size() const override {
-    return backward_workspace_size_;
-  }
+  RnnBufferSizes sizes() const override { return sizes_; }
   // cuDNN chooses its kernels by the sequence lengths.
   bool is_replayable() const override { return !problem_.has_sequence_lengths; }
   RnnStatus StoreLengthsAndSeed(
@@ -251,8 +246,7 @@ class CudnnNetwork : public Engine {
   const RnnProblem problem_;
   const CudnnAlgorithm algorithm_;
   const bool allow_tf32_;
-  size_t reserve_size_ = 0, forward_workspace_size_ = 0,
-         backward_workspace_size_ = 0;
+  RnnBufferSizes sizes_;
   // One pass uses the description at a time, since each describes its lengths
   // anew.
   mutable std::mutex mutex_;

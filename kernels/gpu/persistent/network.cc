@@ -182,16 +182,13 @@ int Network::BiasRows() const {
   return loop_ ? static_cast<int>(problem_.batch_size) : backward_.rows();
 }
 
-size_t Network::reserve_size() const {
-  return Reserve(*this, nullptr).arena.used();
-}
-
-size_t Network::forward_workspace_size() const {
-  return ForwardWorkspace(*this, nullptr).arena.used();
-}
-
-size_t Network::backward_workspace_size() const {
-  return BackwardWorkspace(*this, nullptr).arena.used();
+RnnBufferSizes Network::sizes() const {
+  RnnBufferSizes sizes;
+  sizes.forward_workspace = ForwardWorkspace(*this, nullptr).arena.used();
+  if (!problem_.is_training) return sizes;
+  sizes.reserve_space = Reserve(*this, nullptr).arena.used();
+  sizes.backward_workspace = BackwardWorkspace(*this, nullptr).arena.used();
+  return sizes;
 }
 
 Sequences Network::SequencesOf(const int* lengths, const int* order,

@@ -50,9 +50,7 @@ class Network : public Engine {
   static RnnStatus CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
                                  std::unique_ptr<const Engine>* network);
 
-  size_t reserve_size() const override;
-  size_t forward_workspace_size() const override;
-  size_t backward_workspace_size() const override;
+  RnnBufferSizes sizes() const override;
   // A graph of many steps that are enqueued one by one would have several nodes
   // for each and take too much memory, and gain little.
   bool is_replayable() const override {
