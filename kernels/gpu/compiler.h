@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
+#include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -151,6 +154,27 @@ RnnStatus Launch(CUkernel kernel, CUstream stream, const Grid& grid,
                                 /*extra=*/nullptr),
       "launch a kernel");
 }
+
+// The small kernels of whoever enqueues them, by their names.
+class SmallKernels {
+ public:
+  // Adds kernels of an embedded file, as CompileKernel gets them.
+  RnnStatus Add(const std::string& file, const std::vector<std::string>& macros,
+                std::initializer_list<const char*> names) {
+    for (const char* const name : names) {
+      CRNN_RETURN_IF_ERROR(CompileKernel(file, name, macros, &kernels_[name]));
+    }
+    return {};
+  }
+  template <typename... Arguments>
+  RnnStatus Enqueue(std::string_view name, CUstream stream, const Grid& grid,
+                    const Arguments&... arguments) const {
+    return Launch(kernels_.at(name), stream, grid, arguments...);
+  }
+
+ private:
+  std::map<std::string_view, CUkernel> kernels_;
+};
 
 }  // namespace cudnn_rnn_tf
 

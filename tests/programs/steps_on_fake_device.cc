@@ -129,7 +129,7 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
       {"apply_dropout", ThreadOf(apply_dropout)},
       {"spread_inputs", ThreadOf(spread_inputs)},
       {"gather_inputs", ThreadOf(gather_inputs)},
-      {"copy_without_padding", ThreadOf(copy_without_padding)},
+      {"copy_steps", ThreadOf(copy_steps)},
       {"shift_states", ThreadOf(shift_states)},
       {"add_first_products", ThreadOf(add_first_products)},
       {"store_last_states", ThreadOf(store_last_states)},
@@ -137,12 +137,9 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
       {"sum_biases", ThreadOf(SumBiases)},
       {"add_parts", ThreadOf(add_parts)},
       {"draw_masks", ThreadOf(draw_masks)},
-#if defined(NORMALIZES)
-      {"norm_forward_step", ThreadOf(norm_forward_step)},
-      {"norm_backward_step", ThreadOf(norm_backward_step)},
-#else
       {"forward_step", ThreadOf(forward_step)},
       {"backward_step", ThreadOf(backward_step)},
+#if !defined(NORMALIZES)
       {"project_step", ThreadOf(project_step)},
       {"reset_forward", ThreadOf(reset_forward)},
       {"reset_backward", ThreadOf(reset_backward)},
@@ -165,7 +162,11 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
   if (kernel == kernels.end()) return false;
   gridDim.x = grid[0];
   const std::string& found = kernel->first;
-  const bool normalizes = found.rfind("norm_", 0) == 0;
+#if defined(NORMALIZES)
+  const bool normalizes = found == "forward_step" || found == "backward_step";
+#else
+  const bool normalizes = false;
+#endif
   const bool waits = found == "order_sequences" || found == "halve_rows" ||
                      found == "backward_step" || found == "project_step" ||
                      normalizes;

@@ -156,37 +156,23 @@ static void CopyRows(Index rows, int width, const Source& source, Item* to) {
   }
 }
 
-extern "C" __global__ void copy_without_padding(Sequences all, Index rows,
-                                                int width, const Item* from,
-                                                Item* to) {
-  CopyRows(rows, width, GivenSteps{all, width, from}, to);
-}
-
-extern "C" __global__ void shift_states(Sequences all, Index rows, int width,
-                                        bool is_reversed, const Item* states,
-                                        Index pitch, const Item* first,
-                                        Index stride, Item* to) {
-  CopyRows(rows, width,
-           PreviousStates{all, is_reversed, states, pitch, first, stride}, to);
-}
-
-// Copies rows, [rows, width], as [width, to_pitch]. Blocks have 32 x 8 threads.
+// Copies rows, [rows, width], as [width, to_pitch]. Blocks have 256 threads.
 template <typename Source>
 static void TransposeRows(Index rows, int width, const Source& source,
                           Index to_pitch, Item* to) {
   __shared__ Item tile[32][33];
   const Index across = (width + 31) / 32, tiles = across * ((rows + 31) / 32);
-  const int x = threadIdx.x;
+  const int x = threadIdx.x % 32, first_y = threadIdx.x / 32;
   for (Index i = blockIdx.x; i < tiles; i += gridDim.x) {
     const Index first_row = i / across * 32;
     const int first_column = static_cast<int>(i % across) * 32;
-    for (int y = threadIdx.y; y < 32; y += 8) {
+    for (int y = first_y; y < 32; y += 8) {
       if (first_row + y >= rows || first_column + x >= width) continue;
       const Item* const from = source(first_row + y);
       tile[y][x] = from == nullptr ? FromFloat(0.0f) : from[first_column + x];
     }
     __syncthreads();
-    for (int y = threadIdx.y; y < 32; y += 8) {
+    for (int y = first_y; y < 32; y += 8) {
       if (first_row + x < rows && first_column + y < width) {
         to[(first_column + y) * to_pitch + first_row + x] = tile[x][y];
       }
@@ -195,20 +181,24 @@ static void TransposeRows(Index rows, int width, const Source& source,
   }
 }
 
-extern "C" __global__ void transpose_steps(Sequences all, Index rows, int width,
-                                           Index to_pitch, const Item* from,
-                                           Item* to) {
-  TransposeRows(rows, width, GivenSteps{all, width, from}, to_pitch, to);
+// The following two do the one or the other, which `to_pitch` says.
+extern "C" __global__ void copy_steps(Sequences all, Index rows, int width,
+                                      const Item* from, Index to_pitch,
+                                      Item* to) {
+  const GivenSteps given = {all, width, from};
+  to_pitch == 0 ? CopyRows(rows, width, given, to)
+                : TransposeRows(rows, width, given, to_pitch, to);
 }
 
-extern "C" __global__ void transpose_states(Sequences all, Index rows,
-                                            int width, bool is_reversed,
-                                            const Item* states, Index pitch,
-                                            const Item* first, Index stride,
-                                            Index to_pitch, Item* to) {
-  TransposeRows(rows, width,
-                PreviousStates{all, is_reversed, states, pitch, first, stride},
-                to_pitch, to);
+extern "C" __global__ void shift_states(Sequences all, Index rows, int width,
+                                        bool is_reversed, const Item* states,
+                                        Index pitch, const Item* first,
+                                        Index stride, Index to_pitch,
+                                        Item* to) {
+  const PreviousStates previous = {all,   is_reversed, states,
+                                   pitch, first,       stride};
+  to_pitch == 0 ? CopyRows(rows, width, previous, to)
+                : TransposeRows(rows, width, previous, to_pitch, to);
 }
 
 // The following are for layers with projections around the persistent kernels.

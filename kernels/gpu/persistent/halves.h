@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/persistent/arguments.h"
@@ -22,14 +21,9 @@ class Halves {
  public:
   // Gets the kernels, without which nothing else may be called.
   RnnStatus Compile() {
-    for (const auto& [entry, kernel] : {std::pair("halve_rows", &halve_rows_),
-                                        {"find_columns", &find_columns_},
-                                        {"halve_columns", &halve_columns_},
-                                        {"unscale", &unscale_}}) {
-      CRNN_RETURN_IF_ERROR(CompileKernel(
-          "halves.cu", entry, {TypeMacro(RnnDataType::kFloat32)}, kernel));
-    }
-    return {};
+    return kernels_.Add(
+        "halves.cu", {TypeMacro(RnnDataType::kFloat32)},
+        {"halve_rows", "find_columns", "halve_columns", "unscale"});
   }
 
   // The numbers from one row of operands to the next. cuBLAS is fast if rows
@@ -40,11 +34,11 @@ class Halves {
   RnnStatus Rows(CUstream stream, int64_t rows, int64_t width, int64_t pitch,
                  const void* from, float least, int64_t to_pitch, void* to,
                  float* powers) const {
-    return Launch(halve_rows_, stream,
-                  {rows, ThreadsOfRow(width, /*numbers=*/16)},
-                  static_cast<int>(width), pitch, from, least,
-                  static_cast<int>(std::min(Pitch(width), to_pitch)), to_pitch,
-                  to, powers);
+    return kernels_.Enqueue("halve_rows", stream,
+                            {rows, ThreadsOfRow(width, /*numbers=*/16)},
+                            static_cast<int>(width), pitch, from, least,
+                            static_cast<int>(std::min(Pitch(width), to_pitch)),
+                            to_pitch, to, powers);
   }
   // The threads of a block that takes a row, of which each thread has
   // `numbers`.
@@ -62,21 +56,21 @@ class Halves {
                     const float* factors, void* largest, void* to) const {
     CRNN_RETURN_IF_ERROR(
         EnqueueFill(stream, largest, 0, width * sizeof(float)));
-    CRNN_RETURN_IF_ERROR(Launch(find_columns_, stream, GridOf(rows, width),
-                                sequences, rows, static_cast<int>(width), pitch,
-                                from, factors, largest));
-    return Launch(halve_columns_, stream, GridOf(rows, width / 2), sequences,
-                  rows, static_cast<int>(width), pitch, from, factors, largest,
-                  Pitch(width), to);
+    CRNN_RETURN_IF_ERROR(kernels_.Enqueue(
+        "find_columns", stream, GridOf(rows, width), sequences, rows,
+        static_cast<int>(width), pitch, from, factors, largest));
+    return kernels_.Enqueue("halve_columns", stream, GridOf(rows, width / 2),
+                            sequences, rows, static_cast<int>(width), pitch,
+                            from, factors, largest, Pitch(width), to);
   }
   // Divides products, [rows, width] with rows that are `pitch` numbers apart,
   // by the powers of their operands.
   RnnStatus Unscale(CUstream stream, int64_t rows, int64_t width, int64_t pitch,
                     const float* of_rows, const void* of_columns,
                     const void* products, void* results) const {
-    return Launch(unscale_, stream, GridOf(rows, width), rows,
-                  static_cast<int>(width), pitch, of_rows, of_columns, products,
-                  results);
+    return kernels_.Enqueue("unscale", stream, GridOf(rows, width), rows,
+                            static_cast<int>(width), pitch, of_rows, of_columns,
+                            products, results);
   }
 
  private:
@@ -88,8 +82,7 @@ class Halves {
         kThreads};
   }
 
-  CUkernel halve_rows_ = nullptr, find_columns_ = nullptr,
-           halve_columns_ = nullptr, unscale_ = nullptr;
+  SmallKernels kernels_;
 };
 
 }  // namespace persistent

@@ -37,7 +37,7 @@ LayerProducts::LayerProducts(const RnnProblem& problem, bool allow_tf32,
   if (problem_.dtype == RnnDataType::kFloat32 && allows_tf32_ &&
       (weights >= kHalvedWeights ||
        (2 * weights >= kHalvedWeights && rows_ * weights >= kHalvedProducts))) {
-    halves_.emplace();
+    halves_ = std::make_shared<Halves>();
   }
 }
 
@@ -223,8 +223,8 @@ RnnStatus BackwardProducts::MakeOperand(const Handles& handles,
   }
   if (may_transpose && IsTransposed(width)) {
     *operand = Transposed();
-    return auxiliary_.TransposeSteps(handles.stream, sequences, width,
-                                     operand->pitch, values, operand_);
+    return auxiliary_.CopySteps(handles.stream, sequences, width, values,
+                                operand->pitch, operand_);
   }
   *operand = {values, pitch};
   return {};

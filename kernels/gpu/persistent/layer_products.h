@@ -4,7 +4,7 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
+#include <memory>
 
 #include "kernels/arena.h"
 #include "kernels/gpu/persistent/auxiliary.h"
@@ -33,7 +33,7 @@ class LayerProducts {
   ProductType type() const { return {problem_.dtype, allows_tf32_}; }
   // Tells whether operands are in float16, and differ from direction to
   // direction, since the powers of the gates' steps do.
-  bool halves() const { return halves_.has_value(); }
+  bool halves() const { return halves_ != nullptr; }
   // Tells whether the gradient of a matrix with so many columns reads an
   // operand that is transposed.
   bool IsTransposed(int64_t columns) const;
@@ -63,7 +63,7 @@ class LayerProducts {
   // The rows of a layer's matrices, and the numbers of a step of a sequence.
   const int64_t gate_rows_ = spec_.num_gates() * spec_.num_units;
   const int64_t gates_pitch_ = auxiliary_.slots() * spec_.num_units;
-  std::optional<Halves> halves_;
+  std::shared_ptr<Halves> halves_;
 };
 
 // A forward pass's products and their memory.

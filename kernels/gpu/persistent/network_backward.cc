@@ -153,8 +153,8 @@ struct Network::BackwardPass {
         network.products_.IsInPlace(input_size)) {
       // The gradient of the input takes this place when the copy has been read.
       CRNN_RETURN_IF_ERROR(
-          auxiliary.CopyWithoutPadding(handles.stream, sequences, input_size,
-                                       input, buffers.input_backprop));
+          auxiliary.CopySteps(handles.stream, sequences, input_size, input,
+                              /*to_pitch=*/0, buffers.input_backprop));
       input = buffers.input_backprop;
     }
     const auto pseudo_layer = [&](int64_t d) -> auto& {

@@ -76,7 +76,7 @@ struct OwnUnits {
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kMostThreads)
-    norm_forward_step(const ForwardArguments all, StepBuffers steps, int step) {
+    forward_step(const ForwardArguments all, StepBuffers steps, int step) {
   using Unit = Own<ForwardArguments>;
   const OwnUnits<ForwardArguments> own = {all, steps};
   if (own.first.IsPadding(step)) {
@@ -129,8 +129,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
 }
 
 extern "C" __global__ void __launch_bounds__(kMostThreads)
-    norm_backward_step(const BackwardArguments all, StepBuffers steps,
-                       int step) {
+    backward_step(const BackwardArguments all, StepBuffers steps, int step) {
   using Unit = Own<BackwardArguments>;
   const int units = steps.units;
   const OwnUnits<BackwardArguments> own = {all, steps};

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/gpu/compiler.h"
 #include "kernels/gpu/persistent/kernel.h"
 #include "kernels/gpu/product.h"
 
@@ -48,23 +47,15 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
                      std::to_string(CeilDiv<int64_t>(
                          spec.num_units, loop->GridOfSequences().threads)));
   }
-  for (const auto& [entry, kernel] :
-       {std::pair("draw_masks", &loop->draw_masks_),
-        {normalizes ? "norm_forward_step" : "forward_step",
-         &loop->forward_step_},
-        {normalizes ? "norm_backward_step" : "backward_step",
-         &loop->backward_step_},
-        {"mask_states", &loop->mask_states_},
-        {"project_step", &loop->project_step_},
-        {"reset_forward", &loop->reset_forward_},
-        {"reset_backward", &loop->reset_backward_}}) {
-    if (kernel == &loop->project_step_ && spec.num_proj == 0) continue;
-    // Other cells lack the last two.
-    if (kernel == &loop->reset_forward_ && !spec.resets_before()) break;
-    CRNN_RETURN_IF_ERROR(CompileKernel(
-        normalizes ? "norm_steps.cu" : "steps.cu", entry, macros, kernel));
+  const char* const file = normalizes ? "norm_steps.cu" : "steps.cu";
+  CRNN_RETURN_IF_ERROR(loop->kernels_.Add(
+      file, macros,
+      {"draw_masks", "forward_step", "backward_step", "mask_states"}));
+  if (spec.num_proj > 0) {
+    CRNN_RETURN_IF_ERROR(loop->kernels_.Add(file, macros, {"project_step"}));
   }
-  return {};
+  if (!spec.resets_before()) return {};
+  return loop->kernels_.Add(file, macros, {"reset_forward", "reset_backward"});
 }
 
 StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
@@ -193,10 +184,11 @@ RnnStatus StepLoop::Begin(const Handles& handles, const Memory& memory,
     }
   }
   if (!problem_.has_recurrent_dropout()) return {};
-  return Launch(draw_masks_, handles.stream, GridOver(NumStates()),
-                memory.buffers, static_cast<int>(problem_.batch_size),
-                layer * spec.num_dirs() * spec.num_gates(),
-                static_cast<int>(RnnSpec::kRecurrentDropoutLayer), seed);
+  return kernels_.Enqueue("draw_masks", handles.stream, GridOver(NumStates()),
+                          memory.buffers, static_cast<int>(problem_.batch_size),
+                          layer * spec.num_dirs() * spec.num_gates(),
+                          static_cast<int>(RnnSpec::kRecurrentDropoutLayer),
+                          seed);
 }
 
 // Returns the memory's buffers with what a layer draws its zoneout by.
@@ -264,9 +256,9 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
   const StepBuffers buffers = BuffersOf(memory, layer, seed);
   const Grid grid =
       problem_.spec.normalizes() ? GridOfSequences() : GridOfUnits();
-  const auto enqueue = [&](CUkernel kernel, int64_t step) {
-    return Launch(kernel, handles.stream, grid, arguments, buffers,
-                  static_cast<int>(step));
+  const auto enqueue = [&](const char* kernel, int64_t step) {
+    return kernels_.Enqueue(kernel, handles.stream, grid, arguments, buffers,
+                            static_cast<int>(step));
   };
   const auto multiply = [&](const Matrices& matrices, void* to) {
     return MultiplyAll(handles, matrices, /*is_backward=*/false, /*adds=*/false,
@@ -284,22 +276,23 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
                         buffers.sequence_powers + d * batch));
     }
   }
-  CRNN_RETURN_IF_ERROR(enqueue(forward_step_, -1));
+  CRNN_RETURN_IF_ERROR(enqueue("forward_step", -1));
   for (int64_t step = 0; step < problem_.max_time; ++step) {
     CRNN_RETURN_IF_ERROR(multiply(memory.recurrent, buffers.products));
     if (problem_.spec.resets_before()) {
-      CRNN_RETURN_IF_ERROR(enqueue(reset_forward_, step));
+      CRNN_RETURN_IF_ERROR(enqueue("reset_forward", step));
       CRNN_RETURN_IF_ERROR(
           multiply(memory.candidate, buffers.candidate_products));
     }
-    CRNN_RETURN_IF_ERROR(enqueue(forward_step_, step));
+    CRNN_RETURN_IF_ERROR(enqueue("forward_step", step));
     if (!projects) continue;
     CRNN_RETURN_IF_ERROR(multiply(memory.projection, buffers.projected_sums));
     const Grid of_sequences = {
         problem_.spec.num_dirs() * problem_.batch_size,
         Halves::ThreadsOfRow(problem_.spec.num_proj, /*numbers=*/1)};
-    CRNN_RETURN_IF_ERROR(Launch(project_step_, handles.stream, of_sequences,
-                                arguments, buffers, static_cast<int>(step)));
+    CRNN_RETURN_IF_ERROR(kernels_.Enqueue("project_step", handles.stream,
+                                          of_sequences, arguments, buffers,
+                                          static_cast<int>(step)));
   }
   return {};
 }
@@ -314,33 +307,33 @@ RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
   const Grid grid = buffers.row_powers != nullptr || problem_.spec.normalizes()
                         ? GridOfSequences()
                         : GridOfUnits();
-  const auto enqueue = [&](CUkernel kernel, int64_t step) {
-    return Launch(kernel, handles.stream, grid, arguments, buffers,
-                  static_cast<int>(step));
+  const auto enqueue = [&](const char* kernel, int64_t step) {
+    return kernels_.Enqueue(kernel, handles.stream, grid, arguments, buffers,
+                            static_cast<int>(step));
   };
   const auto multiply = [&](const Matrices& matrices, void* to) {
     return MultiplyAll(handles, matrices, /*is_backward=*/true, /*adds=*/false,
                        to, SumType(problem_.dtype));
   };
   if (projects) {
-    CRNN_RETURN_IF_ERROR(enqueue(backward_step_, problem_.max_time));
+    CRNN_RETURN_IF_ERROR(enqueue("backward_step", problem_.max_time));
   }
   for (int64_t step = problem_.max_time - 1; step >= 0; --step) {
     if (projects) {
       CRNN_RETURN_IF_ERROR(multiply(memory.projection, buffers.products));
     }
-    CRNN_RETURN_IF_ERROR(enqueue(backward_step_, step));
+    CRNN_RETURN_IF_ERROR(enqueue("backward_step", step));
     if (problem_.spec.resets_before()) {
       CRNN_RETURN_IF_ERROR(
           multiply(memory.candidate, buffers.candidate_products));
-      CRNN_RETURN_IF_ERROR(enqueue(reset_backward_, step));
+      CRNN_RETURN_IF_ERROR(enqueue("reset_backward", step));
     }
     CRNN_RETURN_IF_ERROR(
         projects ? MultiplyAll(handles, memory.recurrent, /*is_backward=*/true,
                                /*adds=*/true, buffers.projected, problem_.dtype)
                  : multiply(memory.recurrent, buffers.products));
   }
-  return enqueue(backward_step_, -1);
+  return enqueue("backward_step", -1);
 }
 
 RnnStatus StepLoop::MaskStates(CUstream stream, const Memory& memory,
@@ -349,9 +342,9 @@ RnnStatus StepLoop::MaskStates(CUstream stream, const Memory& memory,
                                void* to) const {
   const int64_t count =
       problem_.max_time * problem_.batch_size * problem_.spec.num_units;
-  return Launch(mask_states_, stream, GridOver(count), sequences,
-                memory.buffers, static_cast<int>(direction),
-                static_cast<int>(gate), previous_h, to);
+  return kernels_.Enqueue("mask_states", stream, GridOver(count), sequences,
+                          memory.buffers, static_cast<int>(direction),
+                          static_cast<int>(gate), previous_h, to);
 }
 
 }  // namespace persistent

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "kernels/arena.h"
+#include "kernels/gpu/compiler.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/gpu/persistent/arguments.h"
 #include "kernels/gpu/persistent/halves.h"
@@ -98,11 +99,7 @@ class StepLoop {
   bool allows_tf32_ = false;
   // Where products are in float16: all but the backward pass's of projections.
   std::optional<Halves> halves_;
-  CUkernel draw_masks_ = nullptr, forward_step_ = nullptr,
-           backward_step_ = nullptr, mask_states_ = nullptr;
-  CUkernel project_step_ = nullptr;  // Only with projections.
-  // Only of a GRU whose reset gate acts before the product.
-  CUkernel reset_forward_ = nullptr, reset_backward_ = nullptr;
+  SmallKernels kernels_;
 };
 
 }  // namespace persistent
