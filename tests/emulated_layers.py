@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import random_configs
 import reference
+import reference_masks
 from cxx import ROOT, activation_macros, cell_macro, compile_for_fake_device
 
 # The largest errors, relative to the largest number of a tensor. Results pass through a few dozen
@@ -42,6 +43,8 @@ class Shape:
     activation: str = ""
     recurrent_activation: str = ""
     has_warpgroups: int = 0
+    zoneout: float = 0.0
+    cell_zoneout: float = 0.0
 
     def __str__(self) -> str:
         return "-".join(str(value) for value in dataclasses.astuple(self))
@@ -59,6 +62,10 @@ class Shape:
     def has_cell_sequences(self) -> bool:
         """Whether they return c of all steps, as those of two of three LSTMs do."""
         return self.rnn_mode in reference.LSTMS and self.index % 3 < 2
+
+    @property
+    def has_zoneout(self) -> bool:
+        return self.zoneout > 0 or self.cell_zoneout > 0
 
     @property
     def directions(self) -> int:
@@ -141,6 +148,14 @@ SHAPES = [
     Shape("lstm_layer_norm", "float16", 61, 4, 0, 16, 2, 2, 1, 1, 2, 1),
     Shape("gru_layer_norm", "float32", 40, 2, 0, 20, 1, 5, 1, 1, 2, 1, products=2),
     Shape("gru", "float16", 61, 1, 1, 64, 2, 4, 1, 1, 4, 0, has_warpgroups=1),
+    Shape(
+        *("lstm", "float32", 24, 2, 1, 16, 1, 2, 2, 1, 2, 1),
+        **{"products": 3, "zoneout": 0.3, "cell_zoneout": 0.4},
+    ),
+    Shape("gru", "float16", 16, 2, 1, 8, 2, 1, 1, 1, 1, 1, zoneout=0.3),
+    Shape("lstm", "float32", 24, 2, 1, 12, 2, 3, 1, 1, 2, 2, products=2, cell_zoneout=0.4),
+    Shape("lstm", "bfloat16", 22, 3, 0, 8, 1, 2, 1, 1, 1, 1, zoneout=0.3, cell_zoneout=0.4),
+    Shape("lstm_peephole", "float32", 61, 4, 0, 16, 2, 2, 1, 1, 2, 1, products=3, zoneout=0.3),
 ]
 
 # Stacks have no backward kernel.
@@ -157,6 +172,10 @@ STACKS = [
     Shape("lstm", "float32", 44, 2, 1, 24, 1, 4, 2, 1, 0, 0, is_stack=1, products=3),
     Shape("gru", "float32", 20, 3, 1, 8, 1, 2, 1, 0, 0, 0, is_stack=1, products=3),
     Shape("lstm_peephole", "float16", 24, 2, 1, 16, 1, 2, 1, 1, 0, 0, is_stack=1),
+    Shape(
+        *("lstm", "float32", 44, 2, 1, 24, 1, 4, 2, 1, 0, 0),
+        **{"is_stack": 1, "products": 3, "zoneout": 0.3, "cell_zoneout": 0.4},
+    ),
 ]
 
 
@@ -164,13 +183,14 @@ HEADERS = ROOT / "kernels/gpu/persistent"
 SHAPE_FIELDS = re.findall(r"\n  F\((\w+), (\w+)\)", (HEADERS / "shape.h").read_text())
 ARGUMENTS = re.sub("//.*", "", (HEADERS / "arguments.h").read_text())
 TYPES = {"int": ctypes.c_int, "long long": ctypes.c_longlong, "float": ctypes.c_float}
+TYPES["unsigned int"] = ctypes.c_uint
 
 
 def _structure(name: str) -> type[ctypes.Structure]:
     """Returns a structure of arguments.h, with the fields that it has there."""
     found = re.search(rf"struct {name} (?:: (\w+) )?{{(.*?)\n}};", ARGUMENTS, re.DOTALL)
     fields = [*_structure(found[1])._fields_] if found[1] else []
-    declaration = r"\n  (?:const )?(?!static)(\w+(?: long)?\*?) (\w[^;]*);"
+    declaration = r"\n  (?:const )?(?!static)((?:unsigned )?\w+(?: long)?\*?) (\w[^;]*);"
     for kind, declared in re.findall(declaration, found[2]):
         kind = ctypes.c_void_p if kind.endswith("*") else TYPES.get(kind) or _structure(kind)
         for field, count in re.findall(r"(\w+)(?:\[(\w+)\])?(?:,| =.*|$)", declared):
@@ -205,7 +225,7 @@ def compile_kernel(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CD
         *("-DHAS_RESETS",) * shape.has_resets,
         *(f"-DCELL_SEQUENCES={shape.directions}",) * shape.has_cell_sequences,
         f"-DIS_{shape.dtype.replace('float32', 'float').upper()}",
-        *(cell_macro(shape.rnn_mode), *activation_macros(shape)),
+        *(cell_macro(shape.rnn_mode, shape.has_zoneout), *activation_macros(shape)),
     ]
     compile_for_fake_device("persistent_on_fake_device", library, folder, *options)
     return ctypes.CDLL(str(library))
@@ -249,8 +269,9 @@ class Network:
             bias_mode="double",
             dropout=0.0,
             cell_clip=0.0,
-            zoneout=0.0,
-            cell_zoneout=0.0,
+            zoneout=shape.zoneout,
+            cell_zoneout=shape.cell_zoneout,
+            has_zoneout=shape.has_zoneout,
             layer_norm_epsilon=1e-3,
             activation=shape.activation,
             recurrent_activation=shape.recurrent_activation,
@@ -286,6 +307,7 @@ class Network:
             self.lengths = self.rng.integers(0, steps + 1, size=batch).astype(np.int32)
             self.lengths[1:2] = 0
             self.order = np.argsort(-self.lengths, kind="stable").astype(np.int32)
+        self.seed = np.array([3 - 2**60, 2**50 + 7])
         self.resets = self.rng.random((steps, batch)) < 0.3 if self.shape.has_resets else None
         eye = np.eye(self.config.input_size).reshape(self.directions, gates, units, -1)
         weights, biases = [], []
@@ -303,6 +325,7 @@ class Network:
             sequence_lengths=self.lengths,
             resets=self.resets,
             masks=None,
+            zones=reference_masks.zones(self.config, self.seed, steps, batch),
             time_major=True,
         )
 
@@ -330,6 +353,7 @@ class Network:
         all_c, all_c_backprop = [_pointer(array) + at for array in cells] or [None, None]
         return types.SimpleNamespace(
             **OF_STEPS,
+            pseudo_layer=d,
             recurrent_weights=self.recurrent[d],
             vectors=self.vectors[d],
             input_bias=self.biases[d][0],
@@ -365,6 +389,10 @@ class Network:
         units = self.shape.num_units
         arguments = kind(output_stride=self.directions * units, state_stride=units)
         arguments.sequences = (*order, batch, steps, *strides, _pointer(resets))
+        rates = [self.config.zoneout, self.config.cell_zoneout]
+        seed = _pointer(self.seed) if self.config.has_zoneout else None
+        thresholds = [int(np.float64(np.float32(rate)) * 2**32) for rate in rates]
+        arguments.zoneout = (seed, tuple(rates), tuple(thresholds), 65534)
         arguments.epsilon = self.config.layer_norm_epsilon
         for own, direction in zip(buffers, arguments.direction, strict=False):
             for name, _ in direction._fields_:

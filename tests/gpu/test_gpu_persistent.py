@@ -136,7 +136,7 @@ CASES += [large_case(_RNG, 1000 + i) for i in range(40)]
 CASES += [large_case(_RNG, 2000 + i, most=True) for i in range(14)]
 CASES += [stack_case(_RNG, 2500 + i) for i in range(40)]
 CASES += [wide_case(_RNG, 2900 + i) for i in range(8)]
-CASES += random_configs.layer_normalized(CASES)[::2]
+CASES += random_configs.layer_normalized(CASES)[::2] + random_configs.with_zoneout(CASES)[::4]
 CASES = random_configs.with_cell_sequences(random_configs.with_resets(CASES))
 
 
@@ -184,12 +184,13 @@ def check(results: random_configs.Results, case: random_configs.Case, data, dtyp
     assert all(error <= limit for error in gradients.values()), gradients
 
 
-def test_is_what_runs():
-    config = RnnConfig("lstm", 1, 48, 5)
+@pytest.mark.parametrize(("name", "rates"), [("lstm", {}), ("lstm with zoneout", {"zoneout": 0.1})])
+def test_is_what_runs(name, rates):
+    config = RnnConfig("lstm", 1, 48, 5, **rates)
     inputs = tf.ones([3, 20, 5], tf.bfloat16)
     states = [tf.zeros([1, 20, 48], tf.bfloat16)] * 2
     ops.forward(config, inputs, states, tf.zeros([config.layout.size], tf.bfloat16))
-    assert any("lstm, 48 units, bfloat16" in name for name in crnn.info()["gpu"]["kernels"])
+    assert any(f"{name}, 48 units, bfloat16" in each for each in crnn.info()["gpu"]["kernels"])
 
 
 def test_layers_of_a_stack_run_at_the_same_time():

@@ -282,19 +282,22 @@ def check_errors(case, dtype, network, results, expected) -> None:
 
 
 def draw_persistent(
-    rnn_mode: str, has_resets: bool, has_cells: bool, number: int
+    rnn_mode: str, has_resets: bool, has_cells: bool, has_zoneout: bool, number: int
 ) -> random_configs.Case:
     """Draws a network of the persistent kernels, of few sizes, so that few are compiled."""
     rng = np.random.default_rng([number, 77])
     units, steps, batch = 22, int(rng.integers(1, 7)), 9
     skips = number % 4 == 1
+    projects = rnn_mode in PROJECTED and not has_zoneout
     config = RnnConfig(
         *(rnn_mode, int(rng.integers(1, 4)), units, units if skips else 5),
         input_mode="skip_input" if skips else "linear_input",
         direction=DIRECTIONS[int(rng.integers(2))],
         bias_mode=BIAS_MODES[int(rng.integers(4))],
         dropout=float(rng.choice([0.0, 0.3])),
-        num_proj=int(rng.choice([0, 9, units])) if rnn_mode in PROJECTED else 0,
+        num_proj=int(rng.choice([0, 9, units])) if projects else 0,
+        zoneout=0.3 * has_zoneout,
+        cell_zoneout=0.4 * (has_zoneout and rnn_mode == "lstm"),
     )
     lengths = tuple(int(length) for length in rng.integers(0, steps + 1, batch))
     time_major, is_training = bool(rng.integers(2)), number % 4 < 3
@@ -308,23 +311,30 @@ def draw_persistent(
 
 
 @pytest.mark.parametrize(
-    ("rnn_mode", "dtype", "allow_tf32", "has_resets", "has_cells"),
+    ("rnn_mode", "dtype", "allow_tf32", "has_resets", "has_cells", "has_zoneout"),
     [
-        ("lstm", "float32", False, True, True),
-        pytest.param("lstm", "float32", True, False, False, marks=pytest.mark.slow),
-        pytest.param("gru", "float16", False, True, False, marks=pytest.mark.slow),
-        pytest.param("lstm_peephole", "bfloat16", False, False, True, marks=pytest.mark.slow),
-        ("lstm_layer_norm", "float32", True, True, True),
-        pytest.param("gru_layer_norm", "float32", False, False, False, marks=pytest.mark.slow),
+        ("lstm", "float32", False, True, True, False),
+        pytest.param("lstm", "float32", True, False, False, False, marks=pytest.mark.slow),
+        pytest.param("gru", "float16", False, True, False, False, marks=pytest.mark.slow),
+        pytest.param(
+            "lstm_peephole", "bfloat16", *(False, False, True, False), marks=pytest.mark.slow
+        ),
+        ("lstm_layer_norm", "float32", True, True, True, False),
+        pytest.param("gru_layer_norm", "float32", *[False] * 4, marks=pytest.mark.slow),
+        ("lstm", "float32", True, True, True, True),
+        pytest.param("gru", "float32", False, False, False, True, marks=pytest.mark.slow),
+        pytest.param(
+            "lstm_peephole", "float16", *(False, False, True, True), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_networks_of_persistent_kernels(
-    rnn_mode, dtype, allow_tf32, has_resets, has_cells, network, kernels
+    rnn_mode, dtype, allow_tf32, has_resets, has_cells, has_zoneout, network, kernels
 ):
     """What is around the steps, which test_persistent_kernels.py tries by themselves."""
-    library = kernels(rnn_mode, dtype)
     for number in range(16):
-        case = draw_persistent(rnn_mode, has_resets, has_cells, number)
+        case = draw_persistent(rnn_mode, has_resets, has_cells, has_zoneout, number)
+        library = kernels(rnn_mode, dtype, case.config)
         check_means(network, library, case, dtype, allow_tf32)
 
 
@@ -542,10 +552,12 @@ def test_what_cannot_run_is_an_error(network, kernels):
         run(network, kernels("lstm", "float32"), case, data, "float32")
 
 
-def test_what_zoneout_keeps_stays_exactly_as_it_was(network, kernels):
+@pytest.mark.parametrize("engine", ["steps", "persistent"])
+def test_what_zoneout_keeps_stays_exactly_as_it_was(engine, network, kernels):
     config = RnnConfig("lstm", 1, 7, 5, zoneout=0.99999, cell_zoneout=0.99999)
     case = random_configs.Case(1, config, 6, 3, True, True, None)
     data = random_configs.draw_data(case, "float32")
-    results = run(network, kernels("lstm", "float32", config), case, data, "float32")
+    library = kernels("lstm", "float32", config)
+    results = run(network, library, case, data, "float32", engine=engine)
     np.testing.assert_array_equal(results.outputs, np.broadcast_to(data.states[0], (6, 3, 7)))
     np.testing.assert_array_equal(results.states[1], data.states[1])

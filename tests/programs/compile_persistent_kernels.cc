@@ -67,9 +67,10 @@ struct Job {
 // 120. An RTX 50's kernels of 384 to 768 units have up to 216 in float32
 // without TF32; with peepholes, which take three registers more for each unit,
 // that of 768 units in float16 has 152, and a B300's backward pass of 640 units
-// in TF32 up to 184.
+// in TF32 up to 184. With zoneout, an H100's backward pass of 768 units in
+// float32 has up to 152.
 constexpr int kMostSpilled = 128, kMostSpilledByExact = 224,
-              kMostSpilledByPeepholes = 184;
+              kMostSpilledByCell = 184;
 
 void AddJob(const std::string& file, const NamedGpu& gpu,
             const std::string& architecture,
@@ -85,9 +86,11 @@ void AddJob(const std::string& file, const NamedGpu& gpu,
 // them.
 void AddPersistent(const NamedGpu& gpu, const std::string& architecture,
                    RnnMode mode, const Type& type, int units, int dirs,
-                   int batch, int layers, std::vector<Job>* jobs) {
+                   int batch, int layers, float zoneout,
+                   std::vector<Job>* jobs) {
   RnnProblem problem;
   problem.spec.rnn_mode = mode;
+  problem.spec.zoneout = zoneout;
   problem.spec.num_units = units;
   problem.spec.direction = static_cast<Direction>(dirs - 1);
   problem.dtype = type.dtype;
@@ -99,8 +102,9 @@ void AddPersistent(const NamedGpu& gpu, const std::string& architecture,
     if (divisions.empty()) continue;
     std::vector<std::string> macros =
         persistent::ShapeMacros(persistent::ChooseDivision(divisions)->shape);
-    macros.insert(macros.end(), {"IS_TRAINING", CellMacro(mode),
-                                 std::string("IS_") + type.name});
+    macros.insert(macros.end(),
+                  {"IS_TRAINING", CellMacro(mode, problem.spec.has_zoneout()),
+                   std::string("IS_") + type.name});
     const char* const file = is_backward ? "backward.cu" : "forward.cu";
     AddJob(file, gpu, architecture, macros, jobs);
     if (!KindOf(mode).has_c) continue;
@@ -129,6 +133,7 @@ std::vector<Job> AllJobs() {
           !type.is_exact && type.dtype == RnnDataType::kFloat32;
       for (int i = 0; i < static_cast<int>(RnnMode::kCount); ++i) {
         const RnnMode mode = static_cast<RnnMode>(i);
+        const bool normalizes = KindOf(mode).num_norms > 0;
         if (gpu.limits.architecture >= type.oldest &&
             !KindOf(mode).resets_before) {
           // Odd sizes use the code for unaligned words.
@@ -137,16 +142,18 @@ std::vector<Job> AllJobs() {
             for (const auto& [dirs, batch] :
                  {std::pair(1, 64), {2, 16}, {1, 2048}}) {
               AddPersistent(gpu, architecture, mode, type, units, dirs, batch,
-                            1, &jobs);
+                            1, 0.0f, &jobs);
             }
+            if (normalizes) continue;
+            AddPersistent(gpu, architecture, mode, type, units, 1, 64, 1, 0.1f,
+                          &jobs);
           }
           for (const int units : {64, 128, 512}) {
-            AddPersistent(gpu, architecture, mode, type, units, 1, 16, 3,
+            AddPersistent(gpu, architecture, mode, type, units, 1, 16, 3, 0.0f,
                           &jobs);
           }
         }
         if (is_same) continue;
-        const bool normalizes = KindOf(mode).num_norms > 0;
         add(normalizes ? "norm_steps.cu" : "steps.cu",
             {CellMacro(mode), std::string("IS_") + type.name,
              type.dtype == RnnDataType::kFloat64 ? "ROUNDS=1" : "ROUNDS=2"});
@@ -188,13 +195,13 @@ std::string Compile(const Job& job) {
   const size_t report = log.find(" bytes spill stores");
   if (report == std::string::npos) return "no report of registers: " + log;
   const size_t number = log.rfind(' ', report - 1);
-  const auto has = [&](const char* option) {
-    return std::find(job.options.begin(), job.options.end(), option) !=
-           job.options.end();
+  const auto has = [&](const char* macro) {
+    return job.name.find(macro) != std::string::npos;
   };
-  const int most = has("-DPRODUCTS=2")          ? kMostSpilledByExact
-                   : has("-DCELL=LstmPeephole") ? kMostSpilledByPeepholes
-                                                : kMostSpilled;
+  const int most = has("PRODUCTS=2") ? kMostSpilledByExact
+                   : has("CELL=LstmPeephole") || has("CELL=Zoneout")
+                       ? kMostSpilledByCell
+                       : kMostSpilled;
   return std::stoi(log.substr(number)) <= most ? "" : log;
 }
 

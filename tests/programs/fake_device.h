@@ -63,6 +63,9 @@ inline uint16_t ToHalf(float value) {
 
 #include "kernels/gpu/items.cuh"
 
+inline Word __umulhi(Word a, Word b) {
+  return static_cast<Word>(static_cast<uint64_t>(a) * b >> 32);
+}
 inline Word ToWord(const float* values) {
 #if defined(IS_FLOAT)
   return __float_as_uint(values[0]);

@@ -3,9 +3,6 @@
 // clang-format off
 #include "tests/programs/fake_device.h"
 #define __shared__ static
-inline Word __umulhi(Word a, Word b) {
-  return static_cast<Word>(static_cast<uint64_t>(a) * b >> 32);
-}
 inline void __syncthreads() {}
 inline int __shfl_xor_sync(Word, int number, int lanes) {
   return static_cast<int>(

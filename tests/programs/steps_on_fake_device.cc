@@ -9,9 +9,6 @@
 #include "tests/programs/fake_device.h"
 
 #define __shared__ static
-inline Word __umulhi(Word a, Word b) {
-  return static_cast<Word>(static_cast<uint64_t>(a) * b >> 32);
-}
 // Threads run one after the other, so most of a block cannot wait for each
 // other. Of kernels whose threads do, blocks have one thread here, or others
 // take their places below; of those that normalise, some run as coroutines.

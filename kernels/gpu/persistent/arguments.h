@@ -39,11 +39,21 @@ struct HostLengths {
   int of[kMax];
 };
 
+// Zoneout of h and of c: the rates, which are the shares that stay if there is
+// no seed, and what else says where there is one which of the numbers stay.
+struct ZoneoutArguments {
+  const unsigned long long* seed;  // [2], or null.
+  float rates[2];
+  unsigned int thresholds[2];
+  int mask_layer;
+};
+
 // The arguments of both passes begin with these.
 struct PassArguments {
   Part part;
   Sequences sequences;
   long long output_stride, state_stride;
+  ZoneoutArguments zoneout;
 };
 
 // One direction of a layer. A unit has S slots in `gates`. A plain RNN has 1
@@ -52,6 +62,7 @@ struct PassArguments {
 // `output` and its gradient are `output_stride` numbers apart, those of states
 // `state_stride`.
 struct LayerDirection {
+  int pseudo_layer;
   const void* recurrent_weights;  // [G * H, P].
   const void* projection;         // [P, H], or null.
   const void* vectors;            // [V, H], of a cell that has some.
@@ -174,12 +185,6 @@ struct StepBuffers {
   // A random word below this drops its number.
   unsigned int threshold;
   bool is_training;
-  // Zoneout of h and of c: the rates, which are shares if there is no seed, and
-  // what else says where there is one which of the numbers stay.
-  const unsigned long long* zone_seed;
-  float zone_rates[2];
-  unsigned int zone_thresholds[2];
-  int zone_mask_layer, first_pseudo_layer;
 };
 
 }  // namespace persistent

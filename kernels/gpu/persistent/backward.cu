@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsSmall ? 2 : 1)
     for (int turn = 0; turn <= steps; ++turn) {
       const int step = steps - 1 - turn;
       // Work that does not depend on what peers send comes before the wait.
-      cells.Prepare();
+      cells.Prepare(turn);
       if (!Weights::kLoadsLate) cells.LoadInputs(step - 1);
       parts.Receive(turn);
       cells.Compute(parts, turn, step);

@@ -41,7 +41,7 @@ class PlainBackwardStep {
               float*, float (*)[kSlots]) const {}
 
  private:
-  CellType::Factors<Sum> factors_[kRounds];
+  decltype(MakeFactors({}, {})) factors_[kRounds];
 };
 using CellStep = PlainBackwardStep;
 #endif
@@ -61,11 +61,15 @@ static CellInputs InputsOfCell(const InputsOf<Together>& all, int i) {
   return in;
 }
 
-class BackwardCells : public OwnCells<Cell> {
+class BackwardCells : public OwnCells<Cell, /*is_backward=*/true> {
  public:
   BackwardCells(const Thread& me, const BackwardArguments& all, int direction,
                 int first_row, CellStep& cell_step)
-      : OwnCells{me, all.sequences, first_row, direction == 1},
+      : OwnCells{me,
+                 all.sequences,
+                 first_row,
+                 direction == 1,
+                 {all, all.direction[direction].pseudo_layer}},
         all_(all),
         my_(all.direction[direction]),
         cell_step_(cell_step) {
@@ -130,7 +134,8 @@ class BackwardCells : public OwnCells<Cell> {
     }
   }
   // The work of a step that depends on what was loaded for it alone.
-  void Prepare() {
+  void Prepare(int turn) {
+    Draw(turn);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       CellInputs in =
@@ -139,7 +144,7 @@ class BackwardCells : public OwnCells<Cell> {
       is_anew_[round] = resets_[round / kTogether] != 0;
       if (is_anew_[round]) in.h_before = in.c_before = FromFloat(0.0f);
       cell_step_.Prepare(round, in, loaded_[round],
-                         functions[round % kOwnUnits]);
+                         functions[round % kFunctions]);
       output_backprop_[round] = ToFloat(in.output_backprop);
       c_backprop_[round] = ToFloat(in.c_backprop);
     }

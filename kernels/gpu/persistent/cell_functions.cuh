@@ -11,6 +11,7 @@
 
 #include "arguments.h"
 #include "cells.h"
+#include "philox.cuh"
 #if !defined(HAS_EXACT_FUNCTIONS)
 #include "device.cuh"
 #else
@@ -81,6 +82,57 @@ struct Functions {
       vectors[i] = ToFloat(static_cast<const Item*>(from)[i * units + unit]);
     }
   }
+};
+
+// Draws what zoneout leaves as it was in a direction. The masks are those of a
+// [L * D, 2, T, B, H] array.
+class ZoneoutMasks {
+ public:
+  ZoneoutMasks(const cudnn_rnn_tf::persistent::PassArguments& all,
+               int pseudo_layer)
+      : all_(all), first_state_(2 * pseudo_layer) {
+    // To load these in each step would take longer than to draw.
+    for (int i = 0; i < 2 && all.zoneout.seed != nullptr; ++i) {
+      seed_[i] = all.zoneout.seed[i];
+    }
+  }
+  // Whether numbers stay by chance. Otherwise, shares of all of them do.
+  bool draws() const { return all_.zoneout.seed != nullptr; }
+  // Sets the shares of h and c that stay of a unit. `row` is that of a step of
+  // a sequence in [T, B].
+  void SetShares(int row, int units, int unit, Sum* shares) const {
+    const auto& zoneout = all_.zoneout;
+#pragma unroll
+    for (int state = 0; state < 1 + CellType::kHasC; ++state) {
+      shares[state] = draws() ? IsDropped(seed_, zoneout.mask_layer,
+                                          RowOf(state, row) * units + unit,
+                                          zoneout.thresholds[state])
+                              : zoneout.rates[state];
+    }
+  }
+  // Returns a bit for each of four units, one of which is `unit`: whether its h
+  // (state 0) or c stays. They begin at a multiple of four, as `units` is.
+  Word FourStay(int state, int row, int units, int unit) const {
+    const auto& zoneout = all_.zoneout;
+    const unsigned long long element = RowOf(state, row) * units + unit;
+    const Words4 words = WordsOf(seed_, zoneout.mask_layer, element / 4);
+    Word bits = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      bits |= (words.word[i] < zoneout.thresholds[state] ? 1u : 0u) << i;
+    }
+    return bits;
+  }
+
+ private:
+  long long RowOf(int state, int row) const {
+    const long long of_state = first_state_ + state;
+    return of_state * all_.sequences.steps * all_.sequences.batch + row;
+  }
+
+  const cudnn_rnn_tf::persistent::PassArguments& all_;
+  const int first_state_;
+  unsigned long long seed_[2] = {};
 };
 
 // The numbers that a cell's step backward reads, as they are in memory: to

@@ -125,20 +125,25 @@ struct DealtCell {
 };
 
 // What both passes know of a thread's cells, for a share of the batch.
-template <typename Cell>
+template <typename Cell, bool is_backward>
 struct OwnCells {
   static constexpr int kRounds = Cell::kRounds, kOwnUnits = Cell::kOwnUnits;
+  // With zoneout, each cell has functions of its own.
+  static constexpr int kFunctions = CellType::kZones ? kRounds : kOwnUnits;
 
   const Thread& me;
   const Sequences& sequences;
   const int first_row;
   const bool is_reversed;
+  const ZoneoutMasks masks;
   // Sequences are ordered by their lengths, so the first row's is the longest.
   const int steps = Sequence(sequences, first_row).length;
   const int row_step =
       is_reversed ? -sequences.time_stride : sequences.time_stride;
   int unit_of[kRounds], length[kRounds], row_of[kRounds];
-  Functions functions[kOwnUnits];
+  int row_of_masks[kRounds];
+  Word drawn[kRounds];
+  Functions functions[kFunctions];
 
   Sequence SequenceOf(int round) const {
     const Cell cell(round, me.index);
@@ -155,10 +160,48 @@ struct OwnCells {
     unit_of[round] = me.rank * BLOCK_UNITS + Cell(round, me.index).unit;
     length[round] = sequence.length;
     row_of[round] = sequence.RowAt(sequences, 0, is_reversed);
-    if (round < kOwnUnits && unit_of[round] < NUM_UNITS) {
+    row_of_masks[round] =
+        sequence.TimeOf(0, is_reversed) * sequences.batch + sequence.b;
+    if (round < kFunctions && unit_of[round] < NUM_UNITS) {
       functions[round].ReadVectors(vectors, NUM_UNITS, unit_of[round]);
     }
     return sequence;
+  }
+  // Draws the zoneout of the step that a pass runs at this turn. If units are a
+  // multiple of four, four lanes have neighbouring ones of a sequence, whose
+  // numbers are drawn together. So each of these draws one of the states at one
+  // of the next turns for all four: an LSTM of 256 units, 64 sequences and 100
+  // steps trains in 0.39 ms on an H200, and takes 0.43 if all lanes draw.
+  void Draw(int turn) {
+    static_assert(!CellType::kZones || !WARPGROUPS, "lanes are neighbours");
+    if constexpr (CellType::kZones) {
+      constexpr int kStates = 1 + CellType::kHasC, kTurns = 4 / kStates;
+      const int place = turn % kTurns * kStates;
+      const auto row_at = [&](int round, int turn) {
+        const int step = is_backward ? steps - 1 - turn : turn;
+        return row_of_masks[round] +
+               (is_reversed ? -step : step) * sequences.batch;
+      };
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
+        const int unit = unit_of[round];
+        Sum* const zones = functions[round].zones;
+        if (NUM_UNITS % 4 > 0 || !masks.draws()) {
+          masks.SetShares(row_at(round, turn), NUM_UNITS, unit, zones);
+          continue;
+        }
+        if (place == 0) {
+          drawn[round] = masks.FourStay(me.t % kStates,
+                                        row_at(round, turn + me.t / kStates),
+                                        NUM_UNITS, unit);
+        }
+#pragma unroll
+        for (int state = 0; state < kStates; ++state) {
+          zones[state] =
+              ShuffleFrom(drawn[round], 4 * me.g + place + state) >> me.t & 1;
+        }
+      }
+    }
   }
   bool Has(int round, int step) const { return step < length[round]; }
   long long RowAt(int round, int step) const {

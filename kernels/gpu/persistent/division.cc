@@ -118,8 +118,9 @@ bool Complete(const KernelRequest& request, const DeviceLimits& gpu,
   shape.items = request.is_float() && shape.products != Shape::kHalves ? 1 : 2;
   shape.is_stack = request.is_stack();
   shape.norms = static_cast<int>(kind.num_norms);
-  if (shape.norms > 0 &&
-      (shape.has_bands() || shape.has_warpgroups || shape.is_stack)) {
+  if (shape.norms > 0 && shape.is_stack) return false;
+  if ((shape.norms > 0 || request.problem.spec.has_zoneout()) &&
+      (shape.has_bands() || shape.has_warpgroups)) {
     return false;
   }
   shape.slots = shape.has_bands() && !shape.has_warpgroups

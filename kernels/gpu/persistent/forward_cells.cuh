@@ -48,14 +48,18 @@ constexpr bool kLoadsEarly = !Weights::kLoadsLate || kHoldsCells;
 // sequence starts anew.
 constexpr bool kBeginsSums = kHoldsCells && !kHasPowers && !kHasResets;
 
-class ForwardCells : public OwnCells<Cell> {
+class ForwardCells : public OwnCells<Cell, /*is_backward=*/false> {
  public:
   float h[kRounds], c[kRounds];
 
   // Reads the states before the first step, and all that is the same in each.
   ForwardCells(const Thread& me, const ForwardArguments& all,
                const Stage& stage, int first_row)
-      : OwnCells{me, all.sequences, first_row, stage.is_reversed},
+      : OwnCells{me,
+                 all.sequences,
+                 first_row,
+                 stage.is_reversed,
+                 {all, all.direction[stage.direction].pseudo_layer}},
         all_(all),
         my_(all.direction[stage.direction]),
         stage_(stage) {
@@ -104,6 +108,7 @@ class ForwardCells : public OwnCells<Cell> {
   void LoadNext(int step) { LoadInputs(step + kAhead, kAhead - 1); }
   // Begins the sums of a step with the biases and what was loaded for it.
   void TakeInputs(int step) {
+    Draw(step);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const int at = round / kTogether;
@@ -163,7 +168,7 @@ class ForwardCells : public OwnCells<Cell> {
   // Computes the states after a step, if the sequence has it.
   void Compute(CellStep& cell_step, int step, int round) {
     float new_h = h[round], new_c = c[round];
-    cell_step.Next(round, functions[round % kOwnUnits], z_[round], &new_h,
+    cell_step.Next(round, functions[round % kFunctions], z_[round], &new_h,
                    &new_c);
     if (!Has(round, step)) return;
     h[round] = new_h;

@@ -33,6 +33,7 @@ std::string Describe(const KernelRequest& request, const Shape& shape,
   for (const Activation each : {spec.activation, spec.recurrent_activation}) {
     if (each != Activation::kOwn) what += std::string(" ") + NameOf(each);
   }
+  if (spec.has_zoneout()) what += " with zoneout";
   return what + ", " + std::to_string(spec.num_units) + " units, " +
          types[static_cast<int>(problem.dtype)] + ", " +
          (request.is_backward   ? "backward"

@@ -25,7 +25,6 @@ RnnStatus CheckProblem(const RnnProblem& problem) {
   if (spec.resets_before()) {
     return Unsupported("a GRU's reset gate before the product");
   }
-  if (spec.has_zoneout()) return Unsupported("zoneout");
   if (spec.cell_clip > 0.0f) return Unsupported("cell clipping");
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   // A block has up to seven units more than the layer. It counts four slots of
@@ -206,6 +205,15 @@ Sequences Network::SequencesOf(const int* lengths, const int* order,
           static_cast<const char*>(resets)};
 }
 
+ZoneoutArguments Network::ZoneoutOf(const uint64_t* seed) const {
+  return {
+      problem_.draws_zones() ? reinterpret_cast<const unsigned long long*>(seed)
+                             : nullptr,
+      {spec_.zoneout, spec_.cell_zoneout},
+      {DropoutThreshold(spec_.zoneout), DropoutThreshold(spec_.cell_zoneout)},
+      static_cast<int>(RnnSpec::kZoneoutLayer)};
+}
+
 RnnStatus Network::StoreLengthsAndSeed(const Handles& handles,
                                        const RnnForwardBuffers& buffers) const {
   const CUstream stream = handles.stream;
@@ -244,6 +252,7 @@ RnnStatus Network::Forward(const Handles& handles,
       is_training ? reserve.order : workspace.order, buffers.resets);
   arguments.output_stride = spec_.layer_output_size();
   arguments.state_stride = StateStride();
+  arguments.zoneout = ZoneoutOf(reserve.seed);
   arguments.epsilon = spec_.layer_norm_epsilon;
   const auto set_to_ones = [&](void* steps, int64_t width) {
     return EnqueueFill(handles.stream, steps, 0xFF, rows_ * width * item_);

@@ -85,6 +85,8 @@ class Network : public Engine {
   // The sequences in a pass's buffers, without lengths unless both are given.
   Sequences SequencesOf(const int* lengths, const int* order,
                         const void* resets) const;
+  // What zoneout draws with the seed, if any, that is in device memory.
+  ZoneoutArguments ZoneoutOf(const uint64_t* seed) const;
   // Tells whether persistent kernels run the steps without their projections.
   bool folds() const { return !loop_ && spec_.num_proj > 0; }
   // Compiles the small kernels.

@@ -92,6 +92,7 @@ struct Network::BackwardPass {
         network.SequencesOf(reserve.lengths, reserve.order, buffers.resets);
     arguments.output_stride = spec.layer_output_size();
     arguments.state_stride = network.StateStride();
+    arguments.zoneout = network.ZoneoutOf(reserve.seed);
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
       const int64_t pseudo_layer = l * spec.num_dirs() + d;
       const int64_t state =

@@ -90,6 +90,7 @@ void Network::SetDirection(int64_t pseudo_layer, const Buffers& buffers,
   const ParamLayout::PseudoLayer& at = layout_.pseudo_layer(pseudo_layer);
   const int64_t dirs = spec_.num_dirs(), d = pseudo_layer % dirs;
   const Reserve::OfLayer& kept = reserve.layers[pseudo_layer / dirs];
+  direction->pseudo_layer = static_cast<int>(pseudo_layer);
   direction->recurrent_weights = Param(buffers.params, at.recurrent_weights);
   direction->projection = Param(buffers.params, at.projection);
   direction->vectors = Param(buffers.params, at.vectors);

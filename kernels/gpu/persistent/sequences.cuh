@@ -61,11 +61,13 @@ struct Sequence {
     b = -1;
     length = 0;
   }
-  // The row of a step in the buffers. Steps are counted in the order of
-  // reading.
+  // The time of a step, and its row in the buffers. Steps are counted in the
+  // order of reading.
+  int TimeOf(int step, bool is_reversed) const {
+    return is_reversed ? length - 1 - step : step;
+  }
   int RowAt(const Sequences& all, int step, bool is_reversed) const {
-    const int time = is_reversed ? length - 1 - step : step;
-    return static_cast<int>(RowOfTime(all, time, b));
+    return static_cast<int>(RowOfTime(all, TimeOf(step, is_reversed), b));
   }
 };
 

@@ -112,12 +112,6 @@ StepLoop::Memory::Memory(const StepLoop& loop, bool is_backward, Arena* arena) {
   buffers.rate = spec.recurrent_dropout;
   buffers.threshold = DropoutThreshold(spec.recurrent_dropout);
   buffers.is_training = problem.is_training;
-  for (const int state : {0, 1}) {
-    const float rate = state == 0 ? spec.zoneout : spec.cell_zoneout;
-    buffers.zone_rates[state] = rate;
-    buffers.zone_thresholds[state] = DropoutThreshold(rate);
-  }
-  buffers.zone_mask_layer = static_cast<int>(RnnSpec::kZoneoutLayer);
   recurrent = has_masks ? take(dirs * gates, units, outputs)
                         : take(dirs, gates * units, outputs, halves);
   recurrent.operands = buffers.operands;
@@ -191,18 +185,6 @@ RnnStatus StepLoop::Begin(const Handles& handles, const Memory& memory,
                           seed);
 }
 
-// Returns the memory's buffers with what a layer draws its zoneout by.
-StepBuffers StepLoop::BuffersOf(const Memory& memory, int64_t layer,
-                                const uint64_t* seed) const {
-  StepBuffers buffers = memory.buffers;
-  buffers.first_pseudo_layer =
-      static_cast<int>(layer * problem_.spec.num_dirs());
-  if (problem_.draws_zones()) {
-    buffers.zone_seed = reinterpret_cast<const unsigned long long*>(seed);
-  }
-  return buffers;
-}
-
 // A row of a matrix has the weights of one unit.
 RnnStatus StepLoop::MultiplyAll(const Handles& handles,
                                 const Matrices& matrices, bool is_backward,
@@ -253,7 +235,7 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
   arguments.sequences.order = nullptr;  // Row b of all buffers is sequence b's.
   CRNN_RETURN_IF_ERROR(Begin(handles, memory, layer, seed, arguments));
   const bool projects = problem_.spec.num_proj > 0;
-  const StepBuffers buffers = BuffersOf(memory, layer, seed);
+  const StepBuffers& buffers = memory.buffers;
   const Grid grid =
       problem_.spec.normalizes() ? GridOfSequences() : GridOfUnits();
   const auto enqueue = [&](const char* kernel, int64_t step) {
@@ -303,7 +285,7 @@ RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
   arguments.sequences.order = nullptr;  // Row b of all buffers is sequence b's.
   CRNN_RETURN_IF_ERROR(Begin(handles, memory, layer, seed, arguments));
   const bool projects = problem_.spec.num_proj > 0;
-  const StepBuffers buffers = BuffersOf(memory, layer, seed);
+  const StepBuffers& buffers = memory.buffers;
   const Grid grid = buffers.row_powers != nullptr || problem_.spec.normalizes()
                         ? GridOfSequences()
                         : GridOfUnits();

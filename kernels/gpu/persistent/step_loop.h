@@ -74,8 +74,6 @@ class StepLoop {
   template <typename Arguments>
   RnnStatus Begin(const Handles& handles, const Memory& memory, int64_t layer,
                   const uint64_t* seed, const Arguments& arguments) const;
-  StepBuffers BuffersOf(const Memory& memory, int64_t layer,
-                        const uint64_t* seed) const;
   // The numbers from one row of operands or products to the next.
   int64_t PitchOf(int64_t width) const {
     return halves_ ? Halves::Pitch(width) : width;

@@ -150,21 +150,11 @@ struct Own : Place {
     Functions functions = {steps.clip};
     functions.ReadVectors(my.vectors, steps.units, unit);
     if constexpr (CellType::kZones) {
-      for (int state = 0; state < 1 + CellType::kHasC; ++state) {
-        functions.zones[state] = Zone(state, step);
-      }
+      const int row = sequence.TimeOf(step, direction == 1) * batch + b;
+      ZoneoutMasks(all, my.pseudo_layer)
+          .SetShares(row, steps.units, unit, functions.zones);
     }
     return functions;
-  }
-  // The share that stays of h (state 0) or c. Masks are those of a [L * D, 2,
-  // T, B, H] array.
-  Sum Zone(int state, int step) const {
-    if (steps.zone_seed == nullptr) return steps.zone_rates[state];
-    const int time = direction == 1 ? sequence.length - 1 - step : step;
-    const Index of_layer = 2 * (steps.first_pseudo_layer + direction) + state;
-    const Index row = (of_layer * all.sequences.steps + time) * batch + b;
-    return IsDropped(steps.zone_seed, steps.zone_mask_layer,
-                     row * steps.units + unit, steps.zone_thresholds[state]);
   }
   // The sums of its sequence's gradients in the slots.
   Sum* BiasSums() const {
