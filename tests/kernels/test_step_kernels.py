@@ -369,6 +369,13 @@ def test_products_over_all_steps_in_float16(rnn_mode, with_lengths, network, ker
     assert network.num_halved_products() > 0
 
 
+def test_products_over_all_steps_in_tf32_read_operands_along_the_sum(network, kernels):
+    """They are transposed where a matrix is smaller than that, but not small."""
+    config = RnnConfig("lstm", 1, 128, 2**20 // 512 + 3)
+    case = random_configs.Case(8002, config, 9, 4, False, True, (9, 0, 7, 2))
+    check_floats(case, "float32", network, kernels, allow_tf32=True)
+
+
 @pytest.mark.parametrize(("rnn_mode", "num_proj"), [("lstm", 0), ("lstm", 4), ("gru", 0)])
 @pytest.mark.parametrize("is_large", [False, True])
 def test_products_in_float16_have_the_range_of_floats(

@@ -164,16 +164,21 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
 #else
   const bool normalizes = false;
 #endif
+  const bool transposes =
+      found == "copy_steps" && *static_cast<const Index*>(parameters[5]) > 0;
   const bool waits = found == "order_sequences" || found == "halve_rows" ||
                      found == "backward_step" || found == "project_step" ||
                      normalizes;
   for (unsigned int block = 0; block < grid[0]; ++block) {
     blockIdx.x = block;
     // To run all blocks so would take long.
-    are_coroutines = normalizes && block % 4 == 1;
+    are_coroutines = transposes || (normalizes && block % 4 == 1);
     if (are_coroutines) {
       // Some threads take several units, and some take none.
-      blockDim = {block % 8 == 1 ? 32u : min(grid[1], 64u), 1};
+      blockDim = {transposes       ? grid[1]
+                  : block % 8 == 1 ? 32u
+                                   : min(grid[1], 64u),
+                  1};
       FakeTeam(1, static_cast<int>(blockDim.x), 0, block)
           .Run([&] { kernel->second(parameters); }, blockIdx);
       continue;

@@ -93,53 +93,14 @@ extern "C" __global__ void gather_inputs(Index count, int units, int gates,
   }
 }
 
-// Steps that are given, [rows, width]. Past the sequences' ends, where `from`
-// may hold anything, they are zeros.
-struct GivenSteps {
-  Sequences all;
-  int width;
-  const Item* from;
-
-  // Returns the numbers of a row, or null for zeros.
-  const Item* operator()(Index row) const {
-    const Step step = StepOfRow(all, row);
-    const bool exists =
-        all.lengths == nullptr || step.time < all.lengths[step.b];
-    return exists ? from + row * width : nullptr;
-  }
-};
-
-// The states before each step, which are zeros where a sequence starts anew and
-// past the sequences' ends. Rows of the states after each step are `pitch`
-// numbers apart, and the first states `stride`.
-struct PreviousStates {
-  Sequences all;
-  bool is_reversed;
-  const Item* states;
-  Index pitch;
-  const Item* first;
-  Index stride;
-
-  const Item* operator()(Index row) const {
-    const Step at = StepOfRow(all, row);
-    const Sequence sequence(all, at.b);
-    const int step = is_reversed ? sequence.length - 1 - at.time : at.time;
-    if (at.time >= sequence.length || StartsAnew(all, step, row, is_reversed)) {
-      return nullptr;
-    }
-    return step > 0
-               ? states + sequence.RowAt(all, step - 1, is_reversed) * pitch
-               : first + at.b * stride;
-  }
-};
-
-// Copies rows, [rows, width]. A warp takes a row.
-template <typename Source>
-static void CopyRows(Index rows, int width, const Source& source, Item* to) {
+// Copies rows, [rows, width], of what `row_of` returns the address, or null for
+// zeros. A warp takes a row.
+template <typename RowOf>
+static void CopyRows(Index rows, int width, const RowOf& row_of, Item* to) {
   constexpr int kOfChunk = sizeof(Chunk) / sizeof(Item);
   const int lane = threadIdx.x % 32;
   for (Index row = FirstIndex() / 32; row < rows; row += IndexStep() / 32) {
-    const Item* const from = source(row);
+    const Item* const from = row_of(row);
     Item* const mine = to + row * width;
     const bool is_aligned =
         (reinterpret_cast<Index>(from) | reinterpret_cast<Index>(mine)) %
@@ -156,9 +117,9 @@ static void CopyRows(Index rows, int width, const Source& source, Item* to) {
   }
 }
 
-// Copies rows, [rows, width], as [width, to_pitch]. Blocks have 256 threads.
-template <typename Source>
-static void TransposeRows(Index rows, int width, const Source& source,
+// Copies them as [width, to_pitch]. Blocks have 256 threads.
+template <typename RowOf>
+static void TransposeRows(Index rows, int width, const RowOf& row_of,
                           Index to_pitch, Item* to) {
   __shared__ Item tile[32][33];
   const Index across = (width + 31) / 32, tiles = across * ((rows + 31) / 32);
@@ -168,7 +129,7 @@ static void TransposeRows(Index rows, int width, const Source& source,
     const int first_column = static_cast<int>(i % across) * 32;
     for (int y = first_y; y < 32; y += 8) {
       if (first_row + y >= rows || first_column + x >= width) continue;
-      const Item* const from = source(first_row + y);
+      const Item* const from = row_of(first_row + y);
       tile[y][x] = from == nullptr ? FromFloat(0.0f) : from[first_column + x];
     }
     __syncthreads();
@@ -181,24 +142,40 @@ static void TransposeRows(Index rows, int width, const Source& source,
   }
 }
 
-// The following two do the one or the other, which `to_pitch` says.
+// Copies steps as one of these does, the second one if there is a pitch. Past
+// the sequences' ends, where `from` may hold anything, they are zeros.
 extern "C" __global__ void copy_steps(Sequences all, Index rows, int width,
-                                      const Item* from, Index to_pitch,
-                                      Item* to) {
-  const GivenSteps given = {all, width, from};
-  to_pitch == 0 ? CopyRows(rows, width, given, to)
-                : TransposeRows(rows, width, given, to_pitch, to);
+                                      Index pitch, const Item* from,
+                                      Index to_pitch, Item* to) {
+  const auto row_of = [&](Index row) {
+    const Step step = StepOfRow(all, row);
+    const bool exists =
+        all.lengths == nullptr || step.time < all.lengths[step.b];
+    return exists ? from + row * pitch : nullptr;
+  };
+  to_pitch == 0 ? CopyRows(rows, width, row_of, to)
+                : TransposeRows(rows, width, row_of, to_pitch, to);
 }
 
+// Copies the states before each step, which are zeros where a sequence starts
+// anew and past the sequences' ends. Rows of the states after each step are
+// `pitch` numbers apart, and the first states `stride`.
 extern "C" __global__ void shift_states(Sequences all, Index rows, int width,
                                         bool is_reversed, const Item* states,
                                         Index pitch, const Item* first,
-                                        Index stride, Index to_pitch,
-                                        Item* to) {
-  const PreviousStates previous = {all,   is_reversed, states,
-                                   pitch, first,       stride};
-  to_pitch == 0 ? CopyRows(rows, width, previous, to)
-                : TransposeRows(rows, width, previous, to_pitch, to);
+                                        Index stride, Item* to) {
+  const auto row_of = [&](Index row) -> const Item* {
+    const Step at = StepOfRow(all, row);
+    const Sequence sequence(all, at.b);
+    const int step = is_reversed ? sequence.length - 1 - at.time : at.time;
+    if (at.time >= sequence.length || StartsAnew(all, step, row, is_reversed)) {
+      return nullptr;
+    }
+    return step > 0
+               ? states + sequence.RowAt(all, step - 1, is_reversed) * pitch
+               : first + at.b * stride;
+  };
+  CopyRows(rows, width, row_of, to);
 }
 
 // The following are for layers with projections around the persistent kernels.

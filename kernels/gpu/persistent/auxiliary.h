@@ -86,22 +86,23 @@ class Auxiliary {
   // Copies steps, [rows, width], with zeros for padding, or with a pitch as
   // [width, to_pitch].
   RnnStatus CopySteps(CUstream stream, const Sequences& sequences,
-                      int64_t width, const void* from, int64_t to_pitch,
-                      void* to) const {
-    return kernels_.Enqueue("copy_steps", stream, GridOfCopy(width, to_pitch),
-                            sequences, Rows(), static_cast<int>(width), from,
-                            to_pitch, to);
+                      int64_t width, int64_t pitch, const void* from,
+                      int64_t to_pitch, void* to) const {
+    const int64_t tiles = CeilDiv(Rows(), 32) * CeilDiv(width, 32);
+    return kernels_.Enqueue("copy_steps", stream,
+                            GridOver(to_pitch == 0 ? Rows() * 32 : tiles * 256),
+                            sequences, Rows(), static_cast<int>(width), pitch,
+                            from, to_pitch, to);
   }
-  // Copies the states before each step of a direction of `arguments` alike.
+  // Copies the states before each step of a direction, [rows, width].
   RnnStatus ShiftStates(CUstream stream, const BackwardArguments& arguments,
-                        int64_t direction, int64_t width, int64_t to_pitch,
-                        void* to) const {
+                        int64_t direction, int64_t width, void* to) const {
     const BackwardDirection& my = arguments.direction[direction];
-    return kernels_.Enqueue("shift_states", stream, GridOfCopy(width, to_pitch),
+    return kernels_.Enqueue("shift_states", stream, GridOver(Rows() * 32),
                             Unordered(arguments.sequences), Rows(),
                             static_cast<int>(width), direction == 1, my.output,
                             arguments.output_stride, my.first_h,
-                            arguments.state_stride, to_pitch, to);
+                            arguments.state_stride, to);
   }
   // The following are for layers with projections, whose strides of outputs and
   // states `all` has.
@@ -181,13 +182,6 @@ class Auxiliary {
     return sequences;
   }
   int64_t Rows() const { return int64_t{batch_} * steps_; }
-  // The grid of a kernel that copies [rows, width], or transposes it.
-  Grid GridOfCopy(int64_t width, int64_t to_pitch) const {
-    return GridOver(to_pitch == 0
-                        ? Rows() * 32
-                        : CeilDiv(Rows(), 32) * CeilDiv(width, 32) * 256);
-  }
-
   const RnnProblem& problem_;
   const RnnSpec& spec_ = problem_.spec;
   const CellKind& kind_ = spec_.kind();

@@ -213,17 +213,17 @@ RnnStatus BackwardProducts::Inputs(
 
 RnnStatus BackwardProducts::MakeOperand(const Handles& handles,
                                         const Sequences& sequences, int64_t d,
-                                        bool may_transpose, int64_t width,
-                                        int64_t pitch, const void* values,
+                                        int64_t width, int64_t pitch,
+                                        const void* values,
                                         Factor* operand) const {
   if (halves_) {
     *operand = {operand_, Halves::Pitch(width)};
     return halves_->Columns(handles.stream, sequences, rows_, width, pitch,
                             values, step_powers_[d], column_powers_, operand_);
   }
-  if (may_transpose && IsTransposed(width)) {
-    *operand = Transposed();
-    return auxiliary_.CopySteps(handles.stream, sequences, width, values,
+  if (IsTransposed(width)) {
+    *operand = {operand_, TransposedPitch(), /*is_transposed=*/true};
+    return auxiliary_.CopySteps(handles.stream, sequences, width, pitch, values,
                                 operand->pitch, operand_);
   }
   *operand = {values, pitch};

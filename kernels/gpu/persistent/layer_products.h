@@ -115,14 +115,8 @@ class BackwardProducts : public LayerProducts {
   // values are read in place. Those in float16 are multiplied by the powers
   // of the gates' steps.
   RnnStatus MakeOperand(const Handles& handles, const Sequences& sequences,
-                        int64_t d, bool may_transpose, int64_t width,
-                        int64_t pitch, const void* values,
-                        Factor* operand) const;
-  // The memory of an operand that is transposed.
-  Factor Transposed() const {
-    return {operand_, TransposedPitch(), /*is_transposed=*/true};
-  }
-  void* operand() const { return operand_; }
+                        int64_t d, int64_t width, int64_t pitch,
+                        const void* values, Factor* operand) const;
   // Computes the gradient of a matrix, [m, n], whose rows stand for gates
   // from `gate` on.
   RnnStatus Gates(const Handles& handles, int64_t m, int64_t n,

@@ -42,24 +42,22 @@ struct Network::BackwardPass {
     const BackwardDirection& direction = arguments.direction[d];
     const bool has_masks = network.problem_.has_recurrent_dropout();
     const Sequences sequences = WithoutLengths(arguments.sequences);
-    // Nothing but these products reads the states that are transposed.
-    const bool transposes =
-        !has_masks && network.products_.IsTransposed(outputs);
     Factor operand = {};
-    if (transposes) operand = products.Transposed();
-    CRNN_RETURN_IF_ERROR(auxiliary.ShiftStates(
-        handles.stream, arguments, d, outputs, operand.pitch,
-        transposes ? products.operand() : previous_h));
+    const auto make_operand = [&](const void* values, int64_t pitch) {
+      return products.MakeOperand(handles, sequences, d, outputs, pitch, values,
+                                  &operand);
+    };
+    CRNN_RETURN_IF_ERROR(auxiliary.ShiftStates(handles.stream, arguments, d,
+                                               outputs, previous_h));
     for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
       void* const gradient =
           network.At(buffers.params_backprop,
                      at.recurrent_weights + gate * units * outputs);
       const bool is_joint = gate < kind.joint_gates;
       if (!is_joint && kind.resets_before) {
-        CRNN_RETURN_IF_ERROR(products.MakeOperand(
-            handles, sequences, d, /*may_transpose=*/false, outputs,
-            network.slots_ * units,
-            network.At(direction.gates, num_gates * units), &operand));
+        CRNN_RETURN_IF_ERROR(
+            make_operand(network.At(direction.gates, num_gates * units),
+                         network.slots_ * units));
         return products.Gates(handles, units, outputs, direction.gates, gate,
                               operand, gradient);
       }
@@ -72,10 +70,9 @@ struct Network::BackwardPass {
       } else {
         count = is_joint ? kind.joint_gates : 1;
       }
-      if (has_masks || (gate == 0 && !transposes)) {
-        CRNN_RETURN_IF_ERROR(products.MakeOperand(
-            handles, sequences, d, /*may_transpose=*/false, outputs, outputs,
-            has_masks ? workspace.masked_h : previous_h, &operand));
+      if (has_masks || gate == 0) {
+        CRNN_RETURN_IF_ERROR(
+            make_operand(has_masks ? workspace.masked_h : previous_h, outputs));
       }
       CRNN_RETURN_IF_ERROR(products.Gates(handles, count * units, outputs,
                                           direction.gates, slot, operand,
@@ -154,8 +151,8 @@ struct Network::BackwardPass {
         network.products_.IsInPlace(input_size)) {
       // The gradient of the input takes this place when the copy has been read.
       CRNN_RETURN_IF_ERROR(
-          auxiliary.CopySteps(handles.stream, sequences, input_size, input,
-                              /*to_pitch=*/0, buffers.input_backprop));
+          auxiliary.CopySteps(handles.stream, sequences, input_size, input_size,
+                              input, /*to_pitch=*/0, buffers.input_backprop));
       input = buffers.input_backprop;
     }
     const auto pseudo_layer = [&](int64_t d) -> auto& {
@@ -168,8 +165,7 @@ struct Network::BackwardPass {
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
         if (d == 0 || network.products_.halves()) {
           CRNN_RETURN_IF_ERROR(products.MakeOperand(
-              handles, sequences, d, /*may_transpose=*/true, input_size,
-              input_size, input, &operand));
+              handles, sequences, d, input_size, input_size, input, &operand));
         }
         CRNN_RETURN_IF_ERROR(
             products.Gates(handles, spec.num_gates() * units, input_size,
