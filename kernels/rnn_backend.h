@@ -212,6 +212,24 @@ struct RnnBackwardBuffers {
   void* workspace = nullptr;
 };
 
+// Calls visit(pointer) with each pointer to a tensor of a forward pass, or of a
+// backward pass, in this order.
+template <typename Buffers, typename Visit>
+void VisitTensors(Buffers& all, const Visit& visit) {
+  const auto each = [&](auto&... pointers) { (visit(pointers), ...); };
+  if constexpr (std::is_same_v<std::remove_const_t<Buffers>,
+                               RnnForwardBuffers>) {
+    each(all.input, all.input_h, all.input_c, all.params, all.resets,
+         all.output, all.output_h, all.output_c, all.cell_sequences);
+  } else {
+    each(all.input, all.input_h, all.input_c, all.params, all.resets,
+         all.output, all.output_backprop, all.output_h_backprop,
+         all.output_c_backprop, all.cell_sequences_backprop, all.input_backprop,
+         all.input_h_backprop, all.input_c_backprop, all.params_backprop);
+  }
+  each(all.reserve_space, all.workspace);
+}
+
 // How a device runs a problem: chosen, compiled and laid out once. A plan does
 // not change, and any thread may use it.
 struct RnnPlan {

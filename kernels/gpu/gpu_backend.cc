@@ -1,7 +1,6 @@
 #include "kernels/gpu/gpu_backend.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -22,31 +21,6 @@ namespace {
 
 // A number of such bytes is NaN in every type.
 constexpr unsigned char kNanByte = 0xFF;
-
-// The places of a pass's addresses, the same for every call. They may be
-// written to if the buffers are not constant.
-template <typename... Pointers>
-std::array<const void**, sizeof...(Pointers)> Places(Pointers*... pointers) {
-  return {const_cast<const void**>(pointers)...};
-}
-
-auto AddressesIn(const RnnForwardBuffers* buffers) {
-  return Places(&buffers->input, &buffers->input_h, &buffers->input_c,
-                &buffers->params, &buffers->resets, &buffers->output,
-                &buffers->output_h, &buffers->output_c,
-                &buffers->cell_sequences, &buffers->reserve_space,
-                &buffers->workspace);
-}
-
-auto AddressesIn(const RnnBackwardBuffers* buffers) {
-  return Places(&buffers->input, &buffers->input_h, &buffers->input_c,
-                &buffers->params, &buffers->resets, &buffers->output,
-                &buffers->output_backprop, &buffers->output_h_backprop,
-                &buffers->output_c_backprop, &buffers->cell_sequences_backprop,
-                &buffers->reserve_space, &buffers->input_backprop,
-                &buffers->input_h_backprop, &buffers->input_c_backprop,
-                &buffers->params_backprop, &buffers->workspace);
-}
 
 // The plans of a device.
 PlanCache& PlansOf(int device) {
@@ -170,19 +144,18 @@ bool GpuBackend::Replay(const GpuPlan& plan, const Buffers& buffers,
                         RnnStatus (Engine::*enqueue)(const Handles&,
                                                      const Buffers&) const) {
   ReplayablePass pass;
-  const auto places = AddressesIn(&buffers);
-  pass.addresses.reserve(places.size());
+  pass.addresses.reserve(16);
   const AppendTo append = {&pass.key};
   pass.key.reserve(64);
   append(plan.id);
   append(std::is_same_v<Buffers, RnnBackwardBuffers>);
   append(stream());
-  for (const void* const* const place : places) {
-    const auto address = reinterpret_cast<CUdeviceptr>(*place);
+  VisitTensors(buffers, [&](const void* tensor) {
+    const auto address = reinterpret_cast<CUdeviceptr>(tensor);
     pass.addresses.push_back(address);
     append(static_cast<uint16_t>(address == 0 ? Graph::kMoveUnit
                                               : address % Graph::kMoveUnit));
-  }
+  });
   pass.stream = stream();
   pass.may_make = !resources_.is_profiled();
   // cuDNN enqueues into streams of its own. Once a process has done so in two
@@ -194,9 +167,9 @@ bool GpuBackend::Replay(const GpuPlan& plan, const Buffers& buffers,
     CRNN_RETURN_IF_ERROR(session_->MakeCaptureHandles(&handles));
     Buffers moved = buffers;
     auto address = addresses.begin();
-    for (const void** const place : AddressesIn(&moved)) {
-      *place = reinterpret_cast<const void*>(*address++);
-    }
+    VisitTensors(moved, [&](auto& tensor) {
+      tensor = reinterpret_cast<void*>(*address++);
+    });
     return Recording::Make(
         handles.stream,
         [&] { return std::invoke(enqueue, *plan.engine, handles, moved); },

@@ -54,27 +54,20 @@ class FakeEngine : public Engine {
   bool is_replayable() const override { return true; }
   RnnStatus Forward(const Handles& handles,
                     const RnnForwardBuffers& all) const override {
-    return Run(handles, {all.input, all.input_h, all.input_c, all.params,
-                         all.resets, all.output, all.output_h, all.output_c,
-                         all.cell_sequences, all.reserve_space, all.workspace});
+    return Run(handles, all);
   }
   RnnStatus Backward(const Handles& handles,
                      const RnnBackwardBuffers& all) const override {
-    return Run(handles,
-               {all.input, all.input_h, all.input_c, all.params, all.resets,
-                all.output, all.output_backprop, all.output_h_backprop,
-                all.output_c_backprop, all.cell_sequences_backprop,
-                all.reserve_space, all.input_backprop, all.input_h_backprop,
-                all.input_c_backprop, all.params_backprop, all.workspace});
+    return Run(handles, all);
   }
 
  private:
-  RnnStatus Run(const Handles& handles,
-                const std::vector<const void*>& addresses) const {
+  template <typename Buffers>
+  RnnStatus Run(const Handles& handles, const Buffers& all) const {
     last_addresses.clear();
-    for (const void* const address : addresses) {
-      last_addresses.push_back(reinterpret_cast<CUdeviceptr>(address));
-    }
+    VisitTensors(all, [](const void* tensor) {
+      last_addresses.push_back(reinterpret_cast<CUdeviceptr>(tensor));
+    });
     Check((handles.stream == kCaptureStream) == captures, "a pass's stream");
     if (choice_.engine == GpuEngine::kCudnn) {
       Check(stream_of.at(handles.cudnn) == handles.stream, "a pass's handle");
@@ -443,18 +436,17 @@ void CheckKeys() {
   };
   char memory[400];
   int place = 0;
-  for (const void** const buffer :
-       {&forward.input, &forward.input_h, &forward.input_c, &forward.params,
-        &forward.resets}) {
-    *buffer = &memory[place++];
-    check("what a forward pass reads");
-  }
-  for (void** const buffer :
-       {&forward.output, &forward.output_h, &forward.output_c,
-        &forward.cell_sequences, &forward.reserve_space, &forward.workspace}) {
-    *buffer = &memory[place++];
-    check("what a forward pass writes");
-  }
+  const auto check_tensors = [&](auto* buffers, size_t others) {
+    const int first = place;
+    VisitTensors(*buffers, [&](auto& tensor) {
+      tensor = &memory[place++];
+      check("tensors");
+    });
+    Check((place - first) * sizeof(void*) + others == sizeof(*buffers),
+          "all tensors are visited");
+  };
+  constexpr size_t kLengthsAndSeed = sizeof(RnnLengths) + 2 * sizeof(uint64_t);
+  check_tensors(&forward, kLengthsAndSeed + sizeof(forward.device_seed));
   // The seed is in none of these buffers, so it is stored outside of graphs.
   forward.seed[0] = 1;
   Check(keys.count(run()) == 1, "the key follows the seed");
@@ -474,21 +466,7 @@ void CheckKeys() {
   check("algorithms");
   is_backward = true;
   check("passes");
-  for (const void** const buffer :
-       {&backward.input, &backward.input_h, &backward.input_c, &backward.params,
-        &backward.resets, &backward.output, &backward.output_backprop,
-        &backward.output_h_backprop, &backward.output_c_backprop,
-        &backward.cell_sequences_backprop}) {
-    *buffer = &memory[place++];
-    check("what a backward pass reads");
-  }
-  for (void** const buffer :
-       {&backward.reserve_space, &backward.input_backprop,
-        &backward.input_h_backprop, &backward.input_c_backprop,
-        &backward.params_backprop, &backward.workspace}) {
-    *buffer = &memory[place++];
-    check("what a backward pass writes");
-  }
+  check_tensors(&backward, kLengthsAndSeed);
   last_key.clear();
   options.replay = false;
   run();

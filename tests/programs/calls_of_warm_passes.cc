@@ -123,11 +123,13 @@ GpuResources Resources() {
   return resources;
 }
 
-// An address for each buffer, at which there is nothing.
-template <typename... Pointers>
-void Place(Pointers**... pointers) {
+// An address for each tensor, at which there is nothing.
+template <typename Buffers>
+void Place(Buffers* buffers) {
   uintptr_t address = uintptr_t{1} << 32;
-  ((*pointers = reinterpret_cast<Pointers*>(address += 1 << 24)), ...);
+  VisitTensors(*buffers, [&](auto& tensor) {
+    tensor = reinterpret_cast<void*>(address += 1 << 24);
+  });
 }
 
 RnnStatus Forward(const RnnProblem& problem, RnnLengths lengths,
@@ -137,8 +139,7 @@ RnnStatus Forward(const RnnProblem& problem, RnnLengths lengths,
   CRNN_RETURN_IF_ERROR(backend->Plan(problem, 0, &lengths, &plan));
   *reserve_space = plan->sizes.reserve_space;
   RnnForwardBuffers all;
-  Place(&all.input, &all.input_h, &all.input_c, &all.params, &all.output,
-        &all.output_h, &all.output_c, &all.reserve_space, &all.workspace);
+  Place(&all);
   all.sequence_lengths = lengths;
   return backend->Forward(*plan, all);
 }
@@ -150,10 +151,7 @@ RnnStatus Backward(const RnnProblem& problem, RnnLengths lengths,
   CRNN_RETURN_IF_ERROR(
       backend->Plan(problem, ChoiceIn(reserve_space), &lengths, &plan));
   RnnBackwardBuffers all;
-  Place(&all.input, &all.input_h, &all.input_c, &all.params, &all.output,
-        &all.output_backprop, &all.output_h_backprop, &all.output_c_backprop,
-        &all.reserve_space, &all.input_backprop, &all.input_h_backprop,
-        &all.input_c_backprop, &all.params_backprop, &all.workspace);
+  Place(&all);
   all.sequence_lengths = lengths;
   return backend->Backward(*plan, all);
 }
