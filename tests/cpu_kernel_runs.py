@@ -20,7 +20,7 @@ import tensorflow as tf
 from cudnn_rnn_tf import native
 from cudnn_rnn_tf.config import RnnConfig
 
-NUM_CASES = 60
+NUM_CASES = 40
 
 
 def print_digest(threads: int) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def test_nothing_is_found(fuzz, runner_of, target, capsys):
 @pytest.mark.parametrize(
     ("target", "count"),
     [
-        *(("layers", 12), ("models", 4), ("held", 8), ("onnx_graphs", 40), ("archives", 48)),
+        *(("models", 4), ("held", 8), ("onnx_graphs", 40), ("archives", 48)),
         pytest.param("layers", 40, marks=pytest.mark.slow),
         ("growth", 40),
         ("threads", 1),

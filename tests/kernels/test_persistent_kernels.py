@@ -62,8 +62,8 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
     if not shape.is_cluster:
         # Two teams run at the same time, and with so many sequences each has two shares or more. In
         # so many steps of each, rings go round more than twice.
-        steps = int(rng.integers(34, 40))
-        batch = int(rng.integers(16 * shape.row_tiles + 1, 26 * shape.row_tiles))
+        steps = int(rng.integers(34, 36))
+        batch = int(rng.integers(16 * shape.row_tiles + 1, 20 * shape.row_tiles))
     net = Network(shape, rng, 1, directions)
     net.draw_data(steps, batch, with_lengths)
     units, gates, slots, run = shape.num_units, net.gates, net.slots, net.run

@@ -257,7 +257,7 @@ def test_third_order():
 
 
 LAYERS = {
-    "lstm": lambda: crnn.CudnnLSTM(2, 3, direction="bidirectional"),
+    "lstm": lambda: crnn.CudnnLSTM(2, 3),
     "gru": lambda: crnn.CudnnGRU(1, 3, time_major=True),
     "bidirectional": lambda: drop_ins.Bidirectional(drop_ins.GRU(3, return_sequences=True)),
 }
