@@ -247,10 +247,6 @@ def measured_gains() -> set[tuple[float, float]]:
                 ]
                 ratios = [keras / own for own, keras in times]
                 found.append((statistics.geometric_mean(ratios), min(ratios)))
-            if rows[-1][0] == "geometric mean":
-                columns = zip(*(row[1:] for row in rows[2:]), strict=True)
-                numbers = [[float(cell) for cell in column if cell != "–"] for column in columns]
-                found += [(means, min(ratios)) for *ratios, means in numbers]
         gains |= {(float(mean), float(least)) for mean, least in found}
     return gains | {gain_on_padded("Training"), gain_on_padded("Inference")}
 
