@@ -50,28 +50,28 @@ struct uint4 {
 namespace units_of_2 {
 #define UNIT_BYTES 2
 #define transpose transpose_2
-#include "kernels/gpu/transpose.cu"
+#include "kernels/gpu/cudnn/transpose.cu"
 #undef UNIT_BYTES
 #undef transpose
 }  // namespace units_of_2
 namespace units_of_4 {
 #define UNIT_BYTES 4
 #define transpose transpose_4
-#include "kernels/gpu/transpose.cu"
+#include "kernels/gpu/cudnn/transpose.cu"
 #undef UNIT_BYTES
 #undef transpose
 }  // namespace units_of_4
 namespace units_of_8 {
 #define UNIT_BYTES 8
 #define transpose transpose_8
-#include "kernels/gpu/transpose.cu"
+#include "kernels/gpu/cudnn/transpose.cu"
 #undef UNIT_BYTES
 #undef transpose
 }  // namespace units_of_8
 namespace units_of_16 {
 #define UNIT_BYTES 16
 #define transpose transpose_16
-#include "kernels/gpu/transpose.cu"
+#include "kernels/gpu/cudnn/transpose.cu"
 #undef UNIT_BYTES
 #undef transpose
 }  // namespace units_of_16

@@ -7,8 +7,8 @@
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/cudnn/description.h"
+#include "kernels/gpu/cudnn/time_major.h"
 #include "kernels/gpu/engine.h"
-#include "kernels/gpu/time_major.h"
 
 namespace cudnn_rnn_tf {
 namespace {

@@ -1,11 +1,13 @@
 // Copies for passes that take time-major data only.
-#ifndef CUDNN_RNN_TF_KERNELS_GPU_TIME_MAJOR_H_
-#define CUDNN_RNN_TF_KERNELS_GPU_TIME_MAJOR_H_
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_TIME_MAJOR_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_TIME_MAJOR_H_
 
+#include <limits>
+#include <string>
 #include <vector>
 
 #include "kernels/arena.h"
-#include "kernels/gpu/libraries.h"
+#include "kernels/gpu/compiler.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -41,7 +43,12 @@ class Copies {
         {memory, callers, rows, problem_.batch_size, RowBytes(size)});
     return memory;
   }
-  RnnStatus Enqueue(CUstream stream) const;
+  RnnStatus Enqueue(CUstream stream) const {
+    for (const Copy& copy : copies_) {
+      CRNN_RETURN_IF_ERROR(Transpose(stream, copy));
+    }
+    return {};
+  }
 
  private:
   // From [outer, inner, row_bytes] to [inner, outer, row_bytes].
@@ -50,6 +57,32 @@ class Copies {
     void* to;
     int64_t outer, inner, row_bytes;
   };
+
+  static RnnStatus Transpose(CUstream stream, const Copy& copy) {
+    constexpr int kLanes = 32, kRowsPerBlock = 8;
+    const auto& [from, to, outer, inner, row_bytes] = copy;
+    const int64_t unit_bytes = UnitBytes(from, to, row_bytes);
+    const int64_t units = row_bytes / unit_bytes;
+    // The numbers of threads beyond the last row or unit must not overflow, or
+    // these threads would copy the first ones again.
+    constexpr int64_t kMost = std::numeric_limits<uint32_t>::max() - kLanes;
+    if (outer > kMost / inner || units > kMost) {
+      return {
+          RnnStatus::Code::kUnimplemented,
+          "batch-major data on a GPU: there must be less than 2^32 time steps "
+          "in all, but received " +
+              std::to_string(outer) + " by " + std::to_string(inner)};
+    }
+    CUkernel kernel;
+    CRNN_RETURN_IF_ERROR(
+        CompileKernel("transpose.cu", "transpose",
+                      {"UNIT_BYTES=" + std::to_string(unit_bytes)}, &kernel));
+    return Launch(
+        kernel, stream,
+        {CeilDiv(outer * inner, kRowsPerBlock), kLanes, kRowsPerBlock}, from,
+        to, static_cast<uint32_t>(outer), static_cast<uint32_t>(inner),
+        static_cast<uint32_t>(units));
+  }
 
   // If there is one sequence or one row only, both orders are the same.
   bool AreNeeded(int64_t rows, int64_t size) const {
@@ -69,4 +102,4 @@ class Copies {
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_KERNELS_GPU_TIME_MAJOR_H_
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_TIME_MAJOR_H_
