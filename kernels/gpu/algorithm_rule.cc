@@ -229,13 +229,13 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
                                   CudnnAlgorithm::kStandard, kernels.is_stack};
     const bool may_be_steps = MayBeSteps(problem, allow_tf32, gpu);
     const bool is_fast =
-        kernels.runs &&
+        kernels.status.ok() &&
         ((must_be_ours && !may_be_steps) ||
          !IsForWholeBatches(problem, allow_tf32, gpu, kernels.cycles));
     if (is_fast) choices->push_back(persistent);
     if (must_be_ours || may_be_steps) choices->push_back({GpuEngine::kSteps});
     // Slower kernels are better than none.
-    if (must_be_ours && kernels.runs && !is_fast) {
+    if (must_be_ours && kernels.status.ok() && !is_fast) {
       choices->push_back(persistent);
     }
   }

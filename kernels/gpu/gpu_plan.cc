@@ -25,10 +25,7 @@ struct Making {
   }
 
   RnnStatus List(std::vector<GpuChoice>* choices) const {
-    choices->clear();
-    return Choices(problem, options.allow_tf32, limits,
-                   {estimate.status.ok(), estimate.cycles, estimate.is_stack},
-                   choices);
+    return Choices(problem, options.allow_tf32, limits, estimate, choices);
   }
 
   RnnStatus Make(const GpuChoice& choice,

@@ -299,8 +299,7 @@ void CheckEngines() {
       persistent::Network::EstimateCycles(problem, true, device_limits);
   std::vector<GpuChoice> choices;
   const RnnStatus listed =
-      Choices(problem, /*allow_tf32=*/true, device_limits,
-              {estimate.status.ok(), estimate.cycles, false}, &choices);
+      Choices(problem, /*allow_tf32=*/true, device_limits, estimate, &choices);
   const auto fails = [&](const GpuChoice& choice) {
     return choice.engine == GpuEngine::kKernels
                ? kernels == Kernels::kFail || !estimate.status.ok()

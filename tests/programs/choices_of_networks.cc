@@ -40,12 +40,7 @@ int Main() {
     const persistent::Estimate estimate =
         persistent::Network::EstimateCycles(problem, allow_tf32, gpu);
     std::vector<GpuChoice> choices;
-    if (!Choices(problem, allow_tf32, gpu,
-                 {estimate.status.ok(), estimate.cycles, estimate.is_stack},
-                 &choices)
-             .ok()) {
-      return 1;
-    }
+    if (!Choices(problem, allow_tf32, gpu, estimate, &choices).ok()) return 1;
     for (const GpuChoice& choice : choices) {
       std::printf("%s ", NameOf(WishOf(choice)));
     }

@@ -68,7 +68,8 @@ void CheckRule(unsigned seed) {
   const bool allow_tf32 = Draw(0, 1) == 1;
   const DeviceLimits& gpu = kKnownGpus[seed % std::size(kKnownGpus)].limits;
   KernelEstimate kernels;
-  kernels.runs = Draw(0, 1) == 1;
+  const bool runs = Draw(0, 1) == 1;
+  if (!runs) kernels.status.code = RnnStatus::Code::kUnimplemented;
   kernels.cycles = 1e3 * Draw(1, 200);
 
   std::vector<GpuChoice> choices;
@@ -83,7 +84,7 @@ void CheckRule(unsigned seed) {
   const bool is_slow =
       IsForWholeBatches(problem, allow_tf32, gpu, kernels.cycles);
   const bool is_first = choices[0].engine == GpuEngine::kKernels;
-  Check(is_first == (kernels.runs && !is_slow), what + ", its kernels");
+  Check(is_first == (runs && !is_slow), what + ", its kernels");
   // A network that cuDNN lacks is not held to its time.
   if (std::exchange(problem.has_cell_sequences, false)) {
     problem.has_resets = true;

@@ -20,15 +20,9 @@
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// What the persistent kernels make of a problem.
-struct Estimate {
-  // kUnimplemented says why they do not run the problem.
-  RnnStatus status;
-  // What a step of a layer takes, in training forward and backward together.
-  double cycles = 0.0;
-  double of_projections = 0.0;  // Of these, what products over all steps take.
-  // Whether the forward pass is to run all layers at the same time.
-  bool is_stack = false;
+struct Estimate : KernelEstimate {
+  double of_projections =
+      0.0;  // Of the cycles, those of products around steps.
   Division forward = {}, stack = {}, backward = {};
 };
 
