@@ -374,10 +374,23 @@ def test_products_over_all_steps_in_float16(rnn_mode, with_lengths, network, ker
     assert network.num_halved_products() > 0
 
 
-def test_products_over_all_steps_in_tf32_read_operands_along_the_sum(network, kernels):
+@pytest.mark.parametrize(
+    ("rnn_mode", "num_units", "input_size", "recurrent_dropout"),
+    [
+        ("lstm", 128, 2**20 // 512 + 3, 0.0),
+        ("lstm", 512, 5, 0.0),
+        ("lstm", 512, 5, 0.3),
+        ("gru_reset_before", 592, 5, 0.0),
+    ],
+)
+def test_products_over_all_steps_in_tf32_read_operands_along_the_sum(
+    rnn_mode, num_units, input_size, recurrent_dropout, network, kernels
+):
     """They are transposed where a matrix is smaller than that, but not small."""
-    config = RnnConfig("lstm", 1, 128, 2**20 // 512 + 3)
-    case = random_configs.Case(8002, config, 9, 4, False, True, (9, 0, 7, 2))
+    config = RnnConfig(rnn_mode, 1, num_units, input_size, recurrent_dropout=recurrent_dropout)
+    steps = 9 if input_size > 5 else 2
+    lengths = (steps, 0, 2, 1) if recurrent_dropout == 0.0 else None
+    case = random_configs.Case(8002, config, steps, 4, False, True, lengths)
     check_floats(case, "float32", network, kernels, allow_tf32=True)
 
 

@@ -252,8 +252,10 @@ void CheckChoices(unsigned seed) {
   problem.is_training = Draw(0, 1) == 1;
   problem.algorithm = static_cast<RnnAlgorithm>(Draw(0, 1) * Draw(1, 4));
   std::vector<GpuChoice> choices;
-  Check(Choices(problem, /*allow_tf32=*/true, device_limits, {}, &choices).ok(),
-        "choices");
+  const KernelEstimate none = {{RnnStatus::Code::kUnimplemented, "none"}};
+  Check(
+      Choices(problem, /*allow_tf32=*/true, device_limits, none, &choices).ok(),
+      "choices");
   if (Draw(0, 1) == 1) missing = choices[0];
   lacks_memory = Draw(0, 1) == 1;
   const bool is_refused = missing && choices.size() == 1;

@@ -61,6 +61,10 @@ int64_t LayerProducts::WidestInput() const {
 // compute at the same time.
 int64_t LayerProducts::PartsOfSum(int64_t m, int64_t n) const {
   constexpr int64_t kFewestParts = 8, kFewestRows = 64;
+  // The parts of an operand that is transposed are not some rows apart, but
+  // even one gate's products with it have more tiles.
+  static_assert(kMostTiles / kFewestParts * kTileSize * kTileSize <
+                kTransposedWeights / 4);
   const int64_t tiles = CeilDiv(m, kTileSize) * CeilDiv(n, kTileSize);
   for (int64_t parts = std::min(kMostTiles / tiles, rows_ / kFewestRows);
        parts >= kFewestParts; --parts) {

@@ -21,8 +21,7 @@ namespace cudnn_rnn_tf {
 namespace persistent {
 
 struct Estimate : KernelEstimate {
-  double of_projections =
-      0.0;  // Of the cycles, those of products around steps.
+  double of_projections = 0.0;  // Of the cycles, those around the steps.
   Division forward = {}, stack = {}, backward = {};
 };
 
