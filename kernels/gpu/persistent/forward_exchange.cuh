@@ -61,6 +61,26 @@ static Chunk Gather(float h, int lane) {
   return chunk;
 }
 
+// Returns a chunk to each of four lanes, which are `stride` lanes apart, and of
+// which lane i has word i of each of the four chunks: lane i gets chunk i.
+static Chunk ChunkOfLanes(const Word (&words)[4], int lane, int stride) {
+  Chunk chunk;
+#pragma unroll
+  for (int other = 0; other < 4; ++other) {
+    const int i = (lane / stride ^ other) % 4;
+    const Word word = ShuffleFrom(i == 0   ? words[0]
+                                  : i == 1 ? words[1]
+                                  : i == 2 ? words[2]
+                                           : words[3],
+                                  lane ^ stride * other);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (j == i) chunk.word[j] = word;
+    }
+  }
+  return chunk;
+}
+
 // The h of a team's sequences, of which each block computes that of its units.
 // What a transport has no part in, does nothing.
 class States {

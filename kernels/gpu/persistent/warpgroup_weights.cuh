@@ -8,26 +8,6 @@
 
 static_assert(!WARPGROUPS || SPLITS == 1, "warpgroups do not split sums");
 
-// Returns a chunk to each of four lanes, which are `stride` lanes apart, and of
-// which lane i has word i of each of the four chunks: lane i gets chunk i.
-static Chunk ChunkOfLanes(const Word (&words)[4], int lane, int stride) {
-  Chunk chunk;
-#pragma unroll
-  for (int other = 0; other < 4; ++other) {
-    const int i = (lane / stride ^ other) % 4;
-    const Word word = ShuffleFrom(i == 0   ? words[0]
-                                  : i == 1 ? words[1]
-                                  : i == 2 ? words[2]
-                                           : words[3],
-                                  lane ^ stride * other);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (j == i) chunk.word[j] = word;
-    }
-  }
-  return chunk;
-}
-
 // Each warp has 16 rows of its warpgroup's tiles, and a lane has those rows and
 // sums of them that it has in WarpWeights. In shared memory, operands lie in
 // columns of 16 bytes, in which rows follow one another.
@@ -70,8 +50,18 @@ class WarpgroupWeights {
       for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          held[pair][i][half] =
-              ChunkOfLanes(load(pair, i, half).word, lane_, /*stride=*/1);
+          // Lane t of a quad gets the words t of all four lanes' chunks.
+          const Chunk chunk = load(pair, i, half);
+          Chunk& own = held[pair][i][half];
+#pragma unroll
+          for (int from = 0; from < 4; ++from) {
+#pragma unroll
+            for (int t = 0; t < 4; ++t) {
+              const Word word =
+                  ShuffleFrom(chunk.word[t], lane_ / 4 * 4 + from);
+              if (lane_ % 4 == t) own.word[from] = word;
+            }
+          }
         }
       }
     }
