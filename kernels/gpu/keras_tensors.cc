@@ -15,14 +15,16 @@ RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout& layout,
                                        const std::vector<void*>& tensors,
                                        void* params) {
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
+  std::vector<std::string> macros = {"UNIT_BYTES=" +
+                                     std::to_string(item_bytes)};
+  if (to_params) macros.push_back("TO_PARAMS");
   CUkernel kernel;
   CRNN_RETURN_IF_ERROR(
-      CompileKernel("keras_tensors.cu", "move_keras_tensors",
-                    {"UNIT_BYTES=" + std::to_string(item_bytes)}, &kernel));
+      CompileKernel("keras_tensors.cu", "move_keras_tensors", macros, &kernel));
   KerasTensorMoves moves = {params, 0, {}};
   int64_t tiles = 0;
   const auto launch = [&] {
-    return Launch(kernel, stream(), {tiles, 32, 8}, moves, to_params);
+    return Launch(kernel, stream(), {tiles, 32, 8}, moves);
   };
   auto tensor = tensors.begin();
   for (const KerasTensor& place : layout.tensors()) {

@@ -1,7 +1,7 @@
-// Moves the tensors of Keras's layers into the opaque buffer or back. A block
-// has one tile, which goes through shared memory, because the rows of a tensor
-// are the columns of a gate in the buffer: so a warp has adjacent places in
-// both of them.
+// Moves the tensors of Keras's layers into the opaque buffer, if TO_PARAMS is
+// defined, or back. A block has one tile, which goes through shared memory,
+// because the rows of a tensor are the columns of a gate in the buffer: so a
+// warp has adjacent places in both of them.
 //
 // A unit is a number. Blocks have 32 x 8 threads.
 #include "keras_tensors_arguments.h"
@@ -11,7 +11,7 @@ using cudnn_rnn_tf::KerasTensorMove;
 using cudnn_rnn_tf::KerasTensorMoves;
 
 extern "C" __global__ void __launch_bounds__(256)
-    move_keras_tensors(const KerasTensorMoves all, bool to_params) {
+    move_keras_tensors(const KerasTensorMoves all) {
   // A row has one number more than it needs, or the numbers of a column would
   // all be in the same bank of shared memory.
   __shared__ Unit tile[32][33];
@@ -34,25 +34,35 @@ extern "C" __global__ void __launch_bounds__(256)
                        (side * my.gates + place) * my.units * my.fan_in;
   const long long pitch = static_cast<long long>(my.gates) * my.units;
   const int x = threadIdx.x;
-  // These call use(number, place in the tile) with a thread's numbers.
-  const auto for_tensor = [&](const auto& use) {
+#if defined(TO_PARAMS)
 #pragma unroll
-    for (int y = threadIdx.y; y < 32; y += 8) {
-      if (first_row + y >= my.fan_in || first_unit + x >= my.units) continue;
-      use(tensor[(first_row + y) * pitch + first_unit + x], tile[y][x]);
+  for (int y = threadIdx.y; y < 32; y += 8) {
+    if (first_row + y < my.fan_in && first_unit + x < my.units) {
+      tile[y][x] = tensor[(first_row + y) * pitch + first_unit + x];
     }
-  };
-  const auto for_params = [&](const auto& use) {
-#pragma unroll
-    for (int y = threadIdx.y; y < 32; y += 8) {
-      if (first_unit + y >= my.units || first_row + x >= my.fan_in) continue;
-      const long long row = first_unit + y;
-      use(params[row * my.fan_in + first_row + x], tile[x][y]);
-    }
-  };
-  const auto load = [](const Unit& number, Unit& place) { place = number; };
-  const auto store = [](Unit& number, const Unit& place) { number = place; };
-  to_params ? for_tensor(load) : for_params(load);
+  }
   __syncthreads();
-  to_params ? for_params(store) : for_tensor(store);
+#pragma unroll
+  for (int y = threadIdx.y; y < 32; y += 8) {
+    if (first_unit + y < my.units && first_row + x < my.fan_in) {
+      params[static_cast<long long>(first_unit + y) * my.fan_in + first_row +
+             x] = tile[x][y];
+    }
+  }
+#else
+#pragma unroll
+  for (int y = threadIdx.y; y < 32; y += 8) {
+    if (first_unit + y < my.units && first_row + x < my.fan_in) {
+      tile[x][y] = params[static_cast<long long>(first_unit + y) * my.fan_in +
+                          first_row + x];
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int y = threadIdx.y; y < 32; y += 8) {
+    if (first_row + y < my.fan_in && first_unit + x < my.units) {
+      tensor[(first_row + y) * pitch + first_unit + x] = tile[y][x];
+    }
+  }
+#endif
 }

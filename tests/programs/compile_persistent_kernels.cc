@@ -176,6 +176,7 @@ std::vector<Job> AllJobs() {
     for (const char* const unit :
          {"UNIT_BYTES=2", "UNIT_BYTES=4", "UNIT_BYTES=8"}) {
       add("keras_tensors.cu", {unit});
+      add("keras_tensors.cu", {unit, "TO_PARAMS"});
       add("transpose.cu", {unit});
     }
     add("transpose.cu", {"UNIT_BYTES=16"});
