@@ -1,6 +1,7 @@
 // The kernels around the products as a function that a fake driver calls. This
 // is a library for one type and one kind of cell, which the kernels' macros
 // give.
+#include <cstdio>
 #include <functional>
 #include <map>
 #include <string>
@@ -44,37 +45,8 @@ using std::min;
 #include "kernels/gpu/persistent/steps.cu"
 #endif
 
-struct uint4 {
-  Word words[4];
-};
-namespace units_of_2 {
 #define UNIT_BYTES 2
-#define transpose transpose_2
 #include "kernels/gpu/cudnn/transpose.cu"
-#undef UNIT_BYTES
-#undef transpose
-}  // namespace units_of_2
-namespace units_of_4 {
-#define UNIT_BYTES 4
-#define transpose transpose_4
-#include "kernels/gpu/cudnn/transpose.cu"
-#undef UNIT_BYTES
-#undef transpose
-}  // namespace units_of_4
-namespace units_of_8 {
-#define UNIT_BYTES 8
-#define transpose transpose_8
-#include "kernels/gpu/cudnn/transpose.cu"
-#undef UNIT_BYTES
-#undef transpose
-}  // namespace units_of_8
-namespace units_of_16 {
-#define UNIT_BYTES 16
-#define transpose transpose_16
-#include "kernels/gpu/cudnn/transpose.cu"
-#undef UNIT_BYTES
-#undef transpose
-}  // namespace units_of_16
 
 namespace {
 
@@ -142,10 +114,7 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
       {"reset_backward", ThreadOf(reset_backward)},
 #endif
       {"mask_states", ThreadOf(mask_states)},
-      {"transposeUNIT_BYTES=2", ThreadOf(units_of_2::transpose_2)},
-      {"transposeUNIT_BYTES=4", ThreadOf(units_of_4::transpose_4)},
-      {"transposeUNIT_BYTES=8", ThreadOf(units_of_8::transpose_8)},
-      {"transposeUNIT_BYTES=16", ThreadOf(units_of_16::transpose_16)},
+      {"transpose", ThreadOf(transpose)},
       {"sum_vectors", ThreadOf(sum_vectors)},
       {"compute_unprojected", ThreadOf(compute_unprojected)},
 #if defined(IS_FLOAT)
@@ -155,6 +124,13 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
       {"unscale", ThreadOf(unscale)},
 #endif
   };
+  // Larger units are several of the smallest ones here.
+  unsigned int unit_bytes = 2, width;
+  if (std::sscanf(name, "transposeUNIT_BYTES=%u", &unit_bytes) == 1) {
+    width = *static_cast<unsigned int*>(parameters[4]) * unit_bytes / 2;
+    parameters[4] = &width;
+    name = "transpose";
+  }
   const auto kernel = kernels.find(name);
   if (kernel == kernels.end()) return false;
   gridDim.x = grid[0];
