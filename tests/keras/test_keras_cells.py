@@ -59,7 +59,7 @@ def draw_layer(random: np.random.Generator, dtype: str) -> keras.layers.Layer:
     return layers.RNN(cells, **options, dtype=dtype)
 
 
-@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(40), 8, one_of=5))
+@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(40), 8, one_of=3))
 def test_random_cells_are_keras_cells(seed):
     random = np.random.default_rng(seed)
     dtype = str(random.choice(["float64", "float32"]))
@@ -116,7 +116,6 @@ def test_a_file_has_the_layer_and_its_cells(tmp_path):
     model.compile(keras.optimizers.Adam(0.01), "mse", run_eagerly=True)
     inputs = np.random.default_rng(0).standard_normal((4, 5, 3)).astype("float32")
     model.fit(inputs, inputs[:, 0, :1], verbose=0)
-    model.reset_metrics()  # Before 3.15, Keras goes on summing them up.
     fast = crnn.accelerate(model)
     assert "in one op" in crnn.acceleration_report(fast).layers[0].outcome
     assert isinstance(fast.layers[2], drop_ins.Stack) and len(fast.layers) == 3

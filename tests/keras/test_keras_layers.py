@@ -178,10 +178,7 @@ def test_a_rate_of_one_is_none_of_gated_cells(class_name, fused_calls):
     stock = getattr(keras.layers, class_name)(6, recurrent_dropout=1.0, dropout=1.0)
     layer = getattr(drop_ins, class_name)(6, recurrent_dropout=1.0, dropout=1.0)
     share_weights(stock, layer, inputs.shape)
-    try:
-        expected = run(stock, inputs, False, training=True)
-    except ValueError:
-        pytest.skip("this Keras refuses a rate of 1")
+    expected = run(stock, inputs, False, training=True)
     check_equal(run(layer, inputs, False, training=True), expected)
 
 

@@ -97,7 +97,7 @@ def check_same(copy: keras.Model, model: keras.Model, values: np.ndarray) -> Non
         assert received.trainable == expected.trainable
 
 
-@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(40), 10, one_of=6))
+@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(40), 10, one_of=4))
 def test_random_models_there_and_back(seed):
     there_and_back(seed)
 

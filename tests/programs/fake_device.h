@@ -321,9 +321,11 @@ inline Word ShuffleFrom(Word word, int lane) {
   Fake().Meet(&warp, 32, [] {});
   return result;
 }
+inline Word ShuffleXor(Word word, int lanes) {
+  return ShuffleFrom(word, Fake().me().lane ^ lanes);
+}
 inline float ShuffleXor(float value, int lanes) {
-  return __uint_as_float(
-      ShuffleFrom(__float_as_uint(value), Fake().me().lane ^ lanes));
+  return __uint_as_float(ShuffleXor(__float_as_uint(value), lanes));
 }
 
 inline Word Transposed(Word word) {
@@ -417,6 +419,10 @@ inline void SynchronizeBlock() {
   Fake().Meet(&Fake().block(), Fake().threads(), [] {});
 }
 inline void ShowOperands() {}
+inline void ComputeHere(float*) {}
+inline long long WideProduct(int a, int b) {
+  return static_cast<long long>(a) * b;
+}
 inline int Recomputed(int number) { return number; }
 inline void Raise(Word* word, Word to) { *word = std::max(*word, to); }
 inline void atomicMax(Word* word, Word to) { Raise(word, to); }

@@ -25,8 +25,6 @@ static void LoadWeights(const Thread& me, const void* rows,
     FindRowPowers(row_of, me.band, me.slice, band_memory, me.index,
                   memory.row_powers);
   }
-  // If the slice has all units and rows of the tiles, loads compare nothing.
-  constexpr bool kIsFull = WARPS * kGroups * 4 * kLaneUnits <= kSliceUnits;
   const auto load = [&](int pair, int i, int half) {
     Chunk chunk = {};
     const int of_slice = parts.FirstUnitOf(i / kItems, me.g / 2) +
@@ -78,16 +76,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsSmall ? 2 : 1)
     cells.LoadInputs(steps - 1);
     gradients.ClearMaxima();
     parts.Join();
-    // One turn more than there are steps adds up the gradients of the first
-    // states.
-    for (int turn = 0; turn <= steps; ++turn) {
+    for (int turn = 0; turn < steps; ++turn) {
       const int step = steps - 1 - turn;
       // Work that does not depend on what peers send comes before the wait.
       cells.Prepare(turn);
       if (!Weights::kLoadsLate) cells.LoadInputs(step - 1);
       parts.Receive(turn);
-      cells.Compute(parts, turn, step);
-      if (step < 0) break;
+      cells.AddParts(parts, turn);
+      cells.Compute(turn, step);
       gradients.FindPowers(turn, cells.of_slots());
       gradients.Store(turn, cells.of_slots());
       gradients.Receive(turn);
@@ -114,6 +110,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsSmall ? 2 : 1)
       }
       if (!Weights::kLoadsLate) cells.Store(step);
     }
+    // What the first step gives to the gradients of the first states.
+    cells.Prepare(steps);
+    parts.Receive(steps);
+    cells.AddParts(parts, steps);
     cells.StoreLast();
     parts.EndShare(steps);
     gradients.EndShare(steps);

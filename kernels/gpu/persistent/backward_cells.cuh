@@ -30,6 +30,11 @@ class PlainBackwardStep {
   void Prepare(int round, const CellInputs& in, const Loaded&,
                const Functions& functions) {
     factors_[round] = MakeFactors(in, functions);
+    float* const factors = reinterpret_cast<float*>(factors_ + round);
+#pragma unroll
+    for (unsigned i = 0; i < sizeof(factors_[0]) / sizeof(float); ++i) {
+      ComputeHere(factors + i);
+    }
   }
   void Compute(int round, float dh, float* carry_h, float* carry_c,
                float* of_slots) const {
@@ -97,41 +102,36 @@ class BackwardCells : public OwnCells<Cell, /*is_backward=*/true> {
   void LoadInputs(int step) {
 #pragma unroll
     for (int round = 0; round < kRounds; round += kTogether) {
-      InputsOf<Together>& in = inputs_[round / kTogether];
-      in = {};
-      loaded_[round] = {};
-      resets_[round / kTogether] = 0;
+      // The steps after a sequence's last one come first, and have zeros.
       if (step < 0 || !Has(round, step)) continue;
-      const long long row = RowAt(round, step);
-      const int unit = unit_of[round];
-      const long long first_state =
-          step > 0 ? 0 : SequenceOf(round).b * all_.state_stride;
-      resets_[round / kTogether] = LoadReset(round, step);
-      const auto load = [unit](const void* items, long long at) {
-        return *reinterpret_cast<const Together*>(
-            static_cast<const Item*>(items) + at + unit);
+      InputsOf<Together>& in = inputs_[round / kTogether];
+      const int row = RowAt(round, step);
+      const auto load = [&](auto... place) {
+        return *UnitsOf(round, place...);
       };
+      resets_[round / kTogether] = LoadReset(round, step);
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
-        in.gates[slot] = load(gates_, (row * kSlots + slot) * NUM_UNITS);
+        in.gates[slot] =
+            load(gates_, row, kSlots * NUM_UNITS, slot * NUM_UNITS);
       }
       loaded_[round].Load(my_.norms, row);
-      in.output_backprop = load(my_.output_backprop, row * all_.output_stride);
+      in.output_backprop = load(my_.output_backprop, row, output_stride_);
       if constexpr (CellType::kHasC) {
-        in.c = load(my_.cells, row * NUM_UNITS);
-        in.c_before = step > 0 ? load(my_.cells, (row - row_step) * NUM_UNITS)
-                               : load(my_.first_c, first_state);
+        in.c = load(my_.cells, row, NUM_UNITS);
+        if (step > 0) in.c_before = load(my_.cells, row - row_step, NUM_UNITS);
         // Only the last layer has the caller's cell states.
         if (kCellSequencesPitch > 0 && my_.all_c_backprop != nullptr) {
-          in.c_backprop = load(my_.all_c_backprop, row * kCellSequencesPitch);
+          in.c_backprop = load(my_.all_c_backprop, row, kCellSequencesPitch);
         }
       }
       if constexpr (CellType::kReadsH) {
-        in.h_before =
-            step > 0 ? load(my_.output, (row - row_step) * all_.output_stride)
-                     : load(my_.first_h, first_state);
+        if (step > 0) {
+          in.h_before = load(my_.output, row - row_step, output_stride_);
+        }
       }
     }
+    if (step == 0) LoadFirstStates();
   }
   // The work of a step that depends on what was loaded for it alone.
   void Prepare(int turn) {
@@ -146,32 +146,39 @@ class BackwardCells : public OwnCells<Cell, /*is_backward=*/true> {
       cell_step_.Prepare(round, in, loaded_[round],
                          functions[round % kFunctions]);
       output_backprop_[round] = ToFloat(in.output_backprop);
+      ComputeHere(output_backprop_ + round);
       c_backprop_[round] = ToFloat(in.c_backprop);
     }
   }
-  // Computes the gradients of a step's gates. Step -1 stands for the first
-  // states.
-  void Compute(const GradientParts& parts, int turn, int step) {
+  // Adds the parts of the turn before to the gradients of h.
+  void AddParts(const GradientParts& parts, int turn) {
+#pragma unroll
+    for (int round = 0; round < kRounds; round += kNeighbours) {
+      const Cell cell(round, me.index);
+      if (cell.exists && turn > 0) parts.Add(turn, cell, carry_h_ + round);
+#pragma unroll
+      for (int i = round; i < round + kNeighbours; ++i) {
+        if (is_next_anew_[i]) carry_h_[i] = carry_c_[i] = 0.0f;
+      }
+    }
+  }
+  // Computes the gradients of a step's gates.
+  void Compute(int turn, int step) {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      const Cell cell(round, me.index);
-      if (!cell.exists) continue;
-      float dh = carry_h_[round];
-      parts.Add(turn, cell, &dh);
-      if (is_next_anew_[round]) dh = carry_c_[round] = 0.0f;
-      if (step < 0) {
-        carry_h_[round] = dh;
-        continue;
-      }
+      // With branches, a thread would compute one cell after the other.
+      float h = 0.0f, c = carry_c_[round], of_slots[kSlots] = {};
+      if (kCellSequencesPitch > 0) c += c_backprop_[round];
+      cell_step_.Compute(round, carry_h_[round] + output_backprop_[round], &h,
+                         &c, of_slots);
+      const bool has = Has(round, step);
+      carry_h_[round] = has ? h : carry_h_[round];
+      carry_c_[round] = has ? c : carry_c_[round];
 #pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) of_slots_[round][slot] = 0.0f;
-      if (!Has(round, step)) continue;
-      carry_h_[round] = 0.0f;
-      if (kCellSequencesPitch > 0) carry_c_[round] += c_backprop_[round];
-      cell_step_.Compute(round, dh + output_backprop_[round], carry_h_ + round,
-                         carry_c_ + round, of_slots_[round]);
+      for (int slot = 0; slot < kSlots; ++slot) {
+        of_slots_[round][slot] = has ? of_slots[slot] : 0.0f;
+      }
     }
-    if (step < 0) return;
     cell_step_.Finish(
         turn, me, functions, [&](int round) { return Has(round, step); },
         carry_h_, carry_c_, of_slots_);
@@ -189,8 +196,8 @@ class BackwardCells : public OwnCells<Cell, /*is_backward=*/true> {
           numbers[i] = of_slots_[round + i][slot];
           bias_sums_[(round + i) % kOwnUnits][slot] += numbers[i];
         }
-        *reinterpret_cast<Together*>(&GateAt(
-            RowAt(round, step), slot, unit_of[round])) = Together(numbers);
+        *UnitsOf(round, gates_, RowAt(round, step), kSlots * NUM_UNITS,
+                 slot * NUM_UNITS) = Together(numbers);
       }
     }
   }
@@ -222,19 +229,28 @@ class BackwardCells : public OwnCells<Cell, /*is_backward=*/true> {
             FromFloat(carry_c_[round]);
       }
     }
+    // If units fill chunks, so do gates, which begin at multiples of 16 bytes.
+    constexpr int kOfChunk = sizeof(Chunk) / sizeof(Item);
+    constexpr int kAtOnce =
+        NUM_UNITS % kOfChunk == 0 && BLOCK_UNITS % kOfChunk == 0 ? kOfChunk : 1;
     for (int row = 0; row < kRows; ++row) {
       const Sequence sequence(sequences, first_row + row);
       if (sequence.b < 0) continue;
-      const Item fill = FromFloat(sequence.is_invalid ? InvalidValue() : 0.0f);
-      const int count =
-          (sequences.steps - sequence.length) * kSlots * BLOCK_UNITS;
-      for (int i = me.index; i < count; i += kThreads) {
+      Neighbours<kAtOnce> fill;
+#pragma unroll
+      for (Item& item : fill.item) {
+        item = FromFloat(sequence.is_invalid ? InvalidValue() : 0.0f);
+      }
+      constexpr int kOfStep = kSlots * BLOCK_UNITS;
+      const int end = (sequences.steps - sequence.length) * kOfStep;
+      for (int i = me.index * kAtOnce; i < end; i += kThreads * kAtOnce) {
         const int unit = me.rank * BLOCK_UNITS + i % BLOCK_UNITS;
         if (unit >= NUM_UNITS) continue;
+        const long long row =
+            RowOfTime(sequences, sequence.length + i / kOfStep, sequence.b);
         const int slot = i / BLOCK_UNITS % kSlots;
-        GateAt(RowOfTime(sequences, sequence.length + i / BLOCK_UNITS / kSlots,
-                         sequence.b),
-               slot, unit) = fill;
+        *reinterpret_cast<Neighbours<kAtOnce>*>(
+            gates_ + (row * kSlots + slot) * NUM_UNITS + unit) = fill;
       }
     }
   }
@@ -245,22 +261,45 @@ class BackwardCells : public OwnCells<Cell, /*is_backward=*/true> {
     for (int slot = 0; slot < kSlots; ++slot) bias_sums_[own_unit][slot] = to;
     cell_step_.ClearSums(own_unit, to);
   }
-  Item& GateAt(long long row, int slot, int unit) const {
-    return gates_[(row * kSlots + slot) * NUM_UNITS + unit];
+  // Returns the place of the numbers of a cell and its neighbours among units
+  // that begin with number `at` of a row.
+  Together* UnitsOf(int round, const void* items, int row, int pitch,
+                    int at = 0) const {
+    const Item* const first =
+        static_cast<const Item*>(items) + unit_of[round] + at;
+    const int row_bytes = pitch * static_cast<int>(sizeof(Item));
+    return reinterpret_cast<Together*>(
+        reinterpret_cast<char*>(const_cast<Item*>(first)) +
+        WideProduct(row, row_bytes));
+  }
+  // Loads the states before the first step.
+  void LoadFirstStates() {
+#pragma unroll
+    for (int round = 0; round < kRounds; round += kTogether) {
+      if (!Has(round, 0)) continue;
+      InputsOf<Together>& in = inputs_[round / kTogether];
+      const int b = SequenceOf(round).b;
+      const int pitch = static_cast<int>(all_.state_stride);
+      if (CellType::kHasC) in.c_before = *UnitsOf(round, my_.first_c, b, pitch);
+      if (CellType::kReadsH) {
+        in.h_before = *UnitsOf(round, my_.first_h, b, pitch);
+      }
+    }
   }
 
   const BackwardArguments& all_;
   const BackwardDirection& my_;
   CellStep& cell_step_;
+  const int output_stride_ = static_cast<int>(all_.output_stride);
   Item* const gates_ = static_cast<Item*>(my_.gates);
   // The gradients of the states before a step that pass no matrix, and, of the
   // thread's units, the sums of their gates' gradients.
   float carry_h_[kRounds], carry_c_[kRounds], bias_sums_[kOwnUnits][kSlots];
-  InputsOf<Together> inputs_[kRounds / kTogether];
-  char resets_[kRounds / kTogether];
+  InputsOf<Together> inputs_[kRounds / kTogether] = {};
+  char resets_[kRounds / kTogether] = {};
   // Of the step that is computed, and of the one after it.
   bool is_anew_[kRounds], is_next_anew_[kRounds];
-  CellStep::Loaded loaded_[kRounds];
+  CellStep::Loaded loaded_[kRounds] = {};
   float output_backprop_[kRounds], c_backprop_[kRounds];
   float of_slots_[kRounds][kSlots];
 };

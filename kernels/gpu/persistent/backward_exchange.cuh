@@ -14,11 +14,13 @@ constexpr int kColumn = kShape.column_pitch();
 constexpr int kCopy = kShape.operand_bytes(kPairs);
 constexpr int kGroups = kShape.backward_warp_groups();
 constexpr int kTiles = kShape.backward_warp_tiles();
-constexpr int kSlotPitch = kShape.backward_slot_pitch();
+constexpr int kSlot = kRows * BLOCK_UNITS;
 constexpr int kAdders = kShape.backward_adders();
 constexpr int kSliceUnits = kShape.slice_units();
 // The units whose sums a lane has at once.
 constexpr int kLaneUnits = kShape.data_chunk_units();
+// Whether the slice has all units of the warps' tiles.
+constexpr bool kIsFull = WARPS * kGroups * 4 * kLaneUnits <= kSliceUnits;
 constexpr int kNeighbours = kShape.backward_neighbours();
 constexpr int kLanesOfRow = kShape.backward_row_lanes();
 constexpr bool kIsInWarp = kShape.backward_is_in_warp();
@@ -47,7 +49,7 @@ struct BackwardMemory {
   Word* const powers_of_band = largest_of_band + 2 * kRows;
   char* const norms =
       SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes();
-  // In a cluster, this is [2][TEAM][kRows][kSlotPitch]. In another team, it is
+  // In a cluster, this is [2][TEAM][kSlot]. In another team, it is
   // [kAdders][kRows][BLOCK_UNITS] floats.
   Item* const parts =
       reinterpret_cast<Item*>(norms + kShape.norm_shared_bytes());
@@ -106,6 +108,8 @@ class Parts {
   template <typename PowerOfSums, typename SendChunk>
   void ForChunks(int first, const Weights::Sums& sums,
                  const PowerOfSums& power_of, const SendChunk& send) const {
+    // Without the comparison, grid teams would store all chunks at the end.
+    constexpr bool kSendsAll = IS_CLUSTER && kIsFull;
     const int is_odd = me_.g % 2, quad = me_.g / 2;
 #pragma unroll
     for (int n = 0; n < ROW_TILES; ++n) {
@@ -119,22 +123,29 @@ class Parts {
         for (int j = 0; j < kItems; ++j) {
           float sum[4];
           sums[n][i * kItems + j].Total(me_.lane, sum);
-          const float other = ShuffleXor(is_odd ? sum[0] : sum[1], 4);
-          const float far = ShuffleXor(is_odd ? sum[2] : sum[3], 4);
-          float of_units[4] = {is_odd ? other : sum[0], is_odd ? far : sum[2],
-                               is_odd ? sum[1] : other, is_odd ? sum[3] : far};
+          // An even lane gets the first sequence's sums of the odd lane's
+          // units.
+          const float of_first[2] = {sum[0], sum[2]};
+          const float of_second[2] = {sum[1], sum[3]};
+          constexpr int kWords = 2 / kItems;
 #pragma unroll
-          for (int k = 0; kHasPowers && k < 4; ++k) {
-            of_units[k] *= kOfProduct * power_of(row);
+          for (int k = 0; k < kWords; ++k) {
+            const Word first = ToWord(of_first + k * kItems);
+            const Word second = ToWord(of_second + k * kItems);
+            const Word other = ShuffleXor(is_odd ? first : second, 4);
+            Word* const to = chunk.word + j * 2 * kWords + k;
+            to[0] = is_odd ? other : first;
+            to[kWords] = is_odd ? second : other;
           }
+        }
 #pragma unroll
-          for (int k = 0; k < 4 / kItems; ++k) {
-            chunk.word[j * (4 / kItems) + k] = ToWord(of_units + k * kItems);
-          }
+        for (int k = 0; kHasPowers && k < 4; ++k) {
+          chunk.word[k] = __float_as_uint(__uint_as_float(chunk.word[k]) *
+                                          (kOfProduct * power_of(row)));
         }
         const int unit =
             FirstUnitOf(group, kHasPowers ? Recomputed(quad) : quad);
-        if (unit < kSliceUnits) send(group, row, unit, chunk);
+        if (kSendsAll || unit < kSliceUnits) send(group, row, unit, chunk);
       }
     }
   }
@@ -169,15 +180,16 @@ class ClusterParts : public Parts {
     WaitForBarrier(barrier, (turn - 1) / 2 % 2);
     if (me_.index == 0) ArmBarrier(barrier, kShape.backward_step_bytes());
   }
-  // Adds the parts for a cell to `dh`, in a fixed order.
+  // Adds the parts for a cell and its neighbours to `dh`, in a fixed order.
   void Add(int turn, const Cell& cell, float* dh) const {
-    if (turn == 0) return;
-    const Item* const part = memory_.parts +
-                             turn % 2 * TEAM * kRows * kSlotPitch +
-                             cell.row * kSlotPitch + cell.unit;
+    const Item* const part = memory_.parts + turn % 2 * TEAM * kSlot +
+                             PlaceInSlot(cell.row, cell.unit);
 #pragma unroll
     for (int peer = 0; peer < TEAM; ++peer) {
-      *dh += ToFloat(part[peer * kRows * kSlotPitch]);
+      const auto& of_cells = *reinterpret_cast<const Neighbours<kNeighbours>*>(
+          part + peer * kSlot);
+#pragma unroll
+      for (int i = 0; i < kNeighbours; ++i) dh[i] += ToFloat(of_cells.Of(i));
     }
   }
   template <typename PowerOfSums>
@@ -186,10 +198,9 @@ class ClusterParts : public Parts {
     const int next = (turn + 1) % 2;
     ForChunks(first, sums, power_of,
               [&](int group, int row, int unit, const Chunk& chunk) {
-                Item* const to =
-                    memory_.parts +
-                    ((next * TEAM + me_.rank) * kRows + row) * kSlotPitch +
-                    unit % BLOCK_UNITS;
+                Item* const to = memory_.parts +
+                                 (next * TEAM + me_.rank) * kSlot +
+                                 PlaceInSlot(row, unit % BLOCK_UNITS);
                 StoreToPeer(peers_[group], to, memory_.barriers + next, chunk);
               });
   }
@@ -197,6 +208,12 @@ class ClusterParts : public Parts {
   void Leave() const { SynchronizeCluster(); }
 
  private:
+  static int PlaceInSlot(unsigned row, unsigned unit) {
+    constexpr unsigned kUnits = kShape.backward_slot_units();
+    const unsigned tile = row / 8 * (BLOCK_UNITS / kUnits) + unit / kUnits;
+    return (tile * 8 + row % 8) * kUnits + unit % kUnits;
+  }
+
   PeerMemory peers_[kGroups];
 };
 
@@ -259,8 +276,7 @@ class GridParts : public Parts {
     }
     SynchronizeBlock();
   }
-  void Add(int turn, const Cell& cell, float* dh) const {
-    if (turn == 0) return;
+  void Add(int, const Cell& cell, float* dh) const {
 #pragma unroll
     for (int adder = 0; adder < kAdders; ++adder) {
       *dh += Sums()[(adder * kRows + cell.row) * BLOCK_UNITS + cell.unit];
@@ -388,9 +404,8 @@ class GateGradients {
       if (kHasBands) {
         // An even lane sends those of the next one, too.
         const Word second = words[kWords > 1 ? 1 : 0];
-        const Chunk chunk = {{words[0], second,
-                              ShuffleFrom(words[0], me_.lane ^ 1),
-                              ShuffleFrom(second, me_.lane ^ 1)}};
+        const Chunk chunk = {
+            {words[0], second, ShuffleXor(words[0], 1), ShuffleXor(second, 1)}};
         if (!cell.exists || me_.lane % 2 == 1) continue;
         const int of_block = me_.rank * kBytes;
         ring_.Send(

@@ -99,8 +99,9 @@ struct DealtCell {
       (kInTiles ? 2 * ROW_TILES : (kCells + kAtOnce - 1) / kAtOnce) *
       kNeighbours;
   // A thread's cells are of so many different units.
+  static constexpr bool kHasWholeRows = kAtOnce % BLOCK_UNITS == 0;
   static constexpr int kOwnUnits =
-      kInTiles || kAtOnce % BLOCK_UNITS == 0 ? kNeighbours : kRounds;
+      kInTiles || kHasWholeRows ? kNeighbours : kRounds;
   // The cells whose numbers are loaded and stored together.
   static constexpr int kTogether =
       NUM_UNITS % kNeighbours == 0 ? kNeighbours : 1;
@@ -116,11 +117,13 @@ struct DealtCell {
       exists = unit < BLOCK_UNITS;
       return;
     }
-    const int cell = (round / kNeighbours * kThreads + thread) * kNeighbours +
-                     round % kNeighbours;
-    exists = kCells % kAtOnce == 0 || cell < kCells;
-    row = cell / BLOCK_UNITS;
-    unit = cell % BLOCK_UNITS;
+    // If rounds differ by whole rows, places in memory differ by constants.
+    const int first = thread * kNeighbours + round % kNeighbours;
+    const int of_round = round / kNeighbours * kAtOnce;
+    const int in_rows = kHasWholeRows ? first : first + of_round;
+    exists = of_round + kAtOnce <= kCells || first + of_round < kCells;
+    row = in_rows / BLOCK_UNITS + (kHasWholeRows ? of_round / BLOCK_UNITS : 0);
+    unit = in_rows % BLOCK_UNITS;
   }
 };
 

@@ -207,7 +207,8 @@ static void MultiplyWide(Sums& sums, int i, const WideOperand& a,
 }
 #endif
 
-static float ShuffleXor(float value, int lanes) {
+template <typename T>
+static T ShuffleXor(T value, int lanes) {
   return __shfl_xor_sync(~0u, value, lanes);
 }
 #if __CUDA_ARCH__ >= 800
@@ -372,6 +373,18 @@ static Word LoadOfPeer(PeerMemory peer, const void* from) {
 static int Recomputed(int number) {
   asm volatile("" : "+r"(number));
   return number;
+}
+
+// The number is computed before what follows, where the compiler would compute
+// it behind the next wait.
+static void ComputeHere(float* number) { asm volatile("" : "+f"(*number)); }
+
+// Returns a product, by one instruction: compilers make several of it where
+// they see that a factor is the same in a loop.
+static long long WideProduct(int a, int b) {
+  long long product;
+  asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
 }
 
 // Sets a word in shared memory to a greater one.

@@ -241,10 +241,12 @@ struct Shape {
   constexpr bool backward_is_in_warp() const {
     return backward_row_lanes() * backward_neighbours() == block_units;
   }
-  // A cluster's peers store partial sums to slots, one for each sender. This is
-  // how many numbers one sequence takes in a slot.
-  constexpr int backward_slot_pitch() const {
-    return block_units + data_chunk_units();
+  // A cluster's peers store partial sums to slots, one for each sender. A slot
+  // has tiles of eight sequences and so many units, row by row, so that what a
+  // warp stores fills whole lines.
+  constexpr int backward_slot_units() const {
+    const int of_block = LanesOf(block_units), of_warp = 16 * group_tiles();
+    return of_block < of_warp ? of_block : of_warp;
   }
   // In other teams, threads fetch the partial sums of some senders each and add
   // them. A group of threads that has all of a block's units and sequences is
@@ -257,7 +259,7 @@ struct Shape {
     return most < 1 ? 1 : most < bands() ? most : bands();
   }
   constexpr int backward_slots_bytes() const {
-    return is_cluster ? 2 * team * rows() * backward_slot_pitch() * data_bytes()
+    return is_cluster ? 2 * team * rows() * block_units * data_bytes()
                       : backward_adders() * rows() * block_units * 4;
   }
   constexpr int backward_gradient_bytes() const {
