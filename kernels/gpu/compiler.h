@@ -169,7 +169,11 @@ class SmallKernels {
   template <typename... Arguments>
   RnnStatus Enqueue(std::string_view name, CUstream stream, const Grid& grid,
                     const Arguments&... arguments) const {
-    return Launch(kernels_.at(name), stream, grid, arguments...);
+    const auto kernel = kernels_.find(name);
+    if (kernel == kernels_.end()) {
+      return {RnnStatus::Code::kInternal, "no kernel " + std::string(name)};
+    }
+    return Launch(kernel->second, stream, grid, arguments...);
   }
 
  private:

@@ -41,12 +41,15 @@ struct HostLengths {
 
 // Zoneout of h and of c: the rates, which are the shares that stay if there is
 // no seed, and what else says where there is one which of the numbers stay.
+// Like all arguments, these are compared with those of other passes, so a gap,
+// which could hold anything, would make a difference.
 struct ZoneoutArguments {
   const unsigned long long* seed;  // [2], or null.
   float rates[2];
   unsigned int thresholds[2];
-  int mask_layer;
+  long long mask_layer;
 };
+static_assert(sizeof(ZoneoutArguments) == 32, "There is a gap.");
 
 // The arguments of both passes begin with these.
 struct PassArguments {

@@ -142,8 +142,8 @@ static void TransposeRows(Index rows, int width, const RowOf& row_of,
   }
 }
 
-// Copies steps as one of these does, the second one if there is a pitch. Past
-// the sequences' ends, where `from` may hold anything, they are zeros.
+// Copies steps as one of these does, the second one if there is a to_pitch.
+// Past the sequences' ends, where `from` may hold anything, they are zeros.
 extern "C" __global__ void copy_steps(Sequences all, Index rows, int width,
                                       Index pitch, const Item* from,
                                       Index to_pitch, Item* to) {

@@ -83,8 +83,8 @@ class Auxiliary {
                             units_, gates_, slots_, of_forward, of_backward,
                             to);
   }
-  // Copies steps, [rows, width], with zeros for padding, or with a pitch as
-  // [width, to_pitch].
+  // Copies steps, [rows, width], with zeros for padding, or with a
+  // to_pitch as [width, to_pitch].
   RnnStatus CopySteps(CUstream stream, const Sequences& sequences,
                       int64_t width, int64_t pitch, const void* from,
                       int64_t to_pitch, void* to) const {

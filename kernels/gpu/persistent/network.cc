@@ -211,7 +211,7 @@ ZoneoutArguments Network::ZoneoutOf(const uint64_t* seed) const {
                              : nullptr,
       {spec_.zoneout, spec_.cell_zoneout},
       {DropoutThreshold(spec_.zoneout), DropoutThreshold(spec_.cell_zoneout)},
-      static_cast<int>(RnnSpec::kZoneoutLayer)};
+      RnnSpec::kZoneoutLayer};
 }
 
 RnnStatus Network::StoreLengthsAndSeed(const Handles& handles,

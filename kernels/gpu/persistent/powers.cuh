@@ -16,8 +16,9 @@
 #include "scales.cuh"
 
 constexpr bool kHasPowers = PRODUCTS == Shape::kHalves;
-// A GRU's h is within its first h and 1. The h of other cells with powers is
-// within 1 after the first step.
+// The h of a cell that reads h, as a GRU or any with zoneout, is within its
+// first h and 1. That of other cells with powers is within 1 after the first
+// step.
 constexpr bool kKeepsPowers = CellType::kReadsH;
 
 // Loads chunks of a row of the data's numbers, `stride` columns apart. What is
