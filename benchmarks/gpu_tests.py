@@ -23,6 +23,7 @@ from benchmarks import command, machine, pages
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FAILED = {"failure", "error"}
+TIMED_OUT = 124  # What `timeout` ends with.
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 
 # It is given a list of networks: arguments of RnnConfig and of `forward`, a type, and time steps.
@@ -102,7 +103,8 @@ def _runs(part: str) -> dict[str, tuple[str, list[str], dict[str, str]]]:
 def _run(command: list[str], seconds: int, **variables: str) -> tuple[int, str]:
     path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
     process = subprocess.run(
-        ["timeout", "--signal=KILL", str(seconds), *command],
+        # A run of tests that is interrupted still writes what came of them.
+        ["timeout", "--signal=INT", "--kill-after=20", str(seconds), *command],
         cwd=ROOT,
         env={**os.environ, "TF_FORCE_GPU_ALLOW_GROWTH": "true", "PYTHONPATH": path, **variables},
         stdout=subprocess.PIPE,
@@ -147,10 +149,12 @@ def _test(pattern: str, seconds: int) -> tuple[list[dict[str, Any]], list[str]]:
         command = [*(sys.executable, "-m", "pytest", "-q", "-n", processes), f"--junitxml={junit}"]
         threads = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
         files = map(str, sorted((ROOT / "tests").rglob(pattern)))
-        _, output = _run([*command, *files], seconds, **dict.fromkeys(threads, "2"))
+        code, output = _run([*command, *files], seconds, **dict.fromkeys(threads, "2"))
         if not junit.exists():
             raise RuntimeError(f"the tests did not come to their end: {output[-1500:]}")
         for case in xml.etree.ElementTree.parse(junit).getroot().iter("testcase"):
+            if not case.get("classname"):  # It was interrupted.
+                continue
             module = case.get("classname", "").rpartition(".")[2]
             row = modules.setdefault(
                 module, {"module": module, "passed": 0, "failed": 0, "skipped": 0}
@@ -162,7 +166,10 @@ def _test(pattern: str, seconds: int) -> tuple[list[dict[str, Any]], list[str]]:
                 notes[f"skipped: {ends['skipped'][:200]}"] += 1
             elif end == "failed":
                 notes[f"failed: {case.get('name')}: {''.join(ends.values())[:200]}"] += 1
-    return [*modules.values()], [f"{count} {note}" for note, count in notes.most_common()]
+    listed = [f"{count} {note}" for note, count in notes.most_common()]
+    if code == TIMED_OUT:
+        listed.insert(0, f"The time limit of {seconds} s ended the run before all tests had run.")
+    return [*modules.values()], listed
 
 
 def _versions() -> dict[str, str]:
