@@ -27,9 +27,14 @@ inline ffi::Error ToXla(const RnnStatus& status) {
       return ffi::Error::InvalidArgument(status.message);
     case RnnStatus::Code::kFailedPrecondition:
       return {ffi::ErrorCode::kFailedPrecondition, status.message};
-    default:
-      return ffi::Error::Internal(status.message);
+    case RnnStatus::Code::kUnimplemented:
+      return {ffi::ErrorCode::kUnimplemented, status.message};
+    case RnnStatus::Code::kResourceExhausted:
+      return {ffi::ErrorCode::kResourceExhausted, status.message};
+    case RnnStatus::Code::kInternal:
+      break;
   }
+  return ffi::Error::Internal(status.message);
 }
 
 // An exception must not pass through XLA's functions.
