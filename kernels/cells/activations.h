@@ -1,5 +1,6 @@
 // The activations by their numbers, which are those of Activation in
-// rnn_spec.h. F has Sigmoid, Tanh, Relu and OneMinus, as for cells, and
+// rnn_spec.h. F has Relu and OneMinus, as for cells, and
+//   Sigmoid(x), Tanh(x).
 //   Linear(x, a, b): a * x + b.
 //   Abs(x), Min0(x): the magnitude of x, and the smaller one of x and 0.
 //   ExpMinus1(x): exp(x) - 1, for x up to 0.

@@ -30,7 +30,7 @@
 // passing a gate. Output, which a cell with c has, computes h from what was
 // kept and c.
 //
-// kBoundsH, which every cell says for itself, is whether its own activations
+// kBoundsH, which every cell says or inherits, is whether its own activations
 // keep h at most 1, or at most its first value.
 //
 // A cell may have kVectors vectors of weights, with one number of each unit.

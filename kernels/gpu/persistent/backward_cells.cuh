@@ -102,7 +102,8 @@ class BackwardCells : public OwnCells<Cell, /*is_backward=*/true> {
   void LoadInputs(int step) {
 #pragma unroll
     for (int round = 0; round < kRounds; round += kTogether) {
-      // The steps after a sequence's last one come first, and have zeros.
+      // Backward, the padding comes first, for which the inputs are still the
+      // zeros that they begin with.
       if (step < 0 || !Has(round, step)) continue;
       InputsOf<Together>& in = inputs_[round / kTogether];
       const int row = RowAt(round, step);

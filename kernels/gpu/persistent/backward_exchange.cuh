@@ -108,7 +108,8 @@ class Parts {
   template <typename PowerOfSums, typename SendChunk>
   void ForChunks(int first, const Weights::Sums& sums,
                  const PowerOfSums& power_of, const SendChunk& send) const {
-    // Without the comparison, grid teams would store all chunks at the end.
+    // Without the comparison, the compiler would gather all stores of a grid
+    // team behind the last shuffle.
     constexpr bool kSendsAll = IS_CLUSTER && kIsFull;
     const int is_odd = me_.g % 2, quad = me_.g / 2;
 #pragma unroll

@@ -98,8 +98,10 @@ struct DealtCell {
   static constexpr int kRounds =
       (kInTiles ? 2 * ROW_TILES : (kCells + kAtOnce - 1) / kAtOnce) *
       kNeighbours;
-  // A thread's cells are of so many different units.
+  // Whether a round's cells are whole rows, so that a thread has the same units
+  // in all rounds.
   static constexpr bool kHasWholeRows = kAtOnce % BLOCK_UNITS == 0;
+  // A thread's cells are of so many different units.
   static constexpr int kOwnUnits =
       kInTiles || kHasWholeRows ? kNeighbours : kRounds;
   // The cells whose numbers are loaded and stored together.

@@ -375,8 +375,8 @@ static int Recomputed(int number) {
   return number;
 }
 
-// The number is computed before what follows, where the compiler would compute
-// it behind the next wait.
+// Keeps the compiler from moving a number's computation behind assembler that
+// follows, such as a wait. It orders no memory.
 static void ComputeHere(float* number) { asm volatile("" : "+f"(*number)); }
 
 // Returns a product, by one instruction: compilers make several of it where

@@ -12,7 +12,7 @@ constexpr int kMaxThreadRegisters = 255;
 // The driver keeps this many bytes of each block's shared memory for itself.
 constexpr int kReservedBytes = 1024;
 
-// Who runs a step of what.
+// A request that a GPU runs in a shape, and what its cost depends on.
 struct TeamStep {
   const KernelRequest& request;
   const DeviceLimits& gpu;

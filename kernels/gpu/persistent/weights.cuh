@@ -21,7 +21,7 @@ class WarpWeights {
   // All tiles and pairs are multiplied at once, by one warp.
   static constexpr int kAtOnce = kTiles, kPieces = 1, kWarps = 1;
   // Whether a backward pass, or a forward pass of a team that is no cluster,
-  // has registers for a step's loads only after its products.
+  // loads what a step reads only after its wait, for want of registers before.
   static constexpr bool kLoadsLate = false;
   // All threads call this after they have stored what is multiplied next, or
   // found it stored, before any of them multiplies it.
