@@ -74,6 +74,6 @@ def test_a_file_and_four_rows_add_a_cell(tmp_path, monkeypatch):
     monkeypatch.setattr(cxx, "KERNEL_FLAGS", flags)
     monkeypatch.setattr(cxx, "ROOT", root)
     monkeypatch.setattr(emulated_layers, "ROOT", root)
-    monkeypatch.setattr(emulated_layers, "cell_macro", lambda _: "-DCELL=Toy")
+    monkeypatch.setattr(emulated_layers, "cell_macro", lambda *_: "-DCELL=Toy")
     shape = next(shape for shape in emulated_layers.SHAPES if shape.rnn_mode == "rnn_tanh")
     test_persistent_kernels.test_kernels_agree_with_the_reference(shape, True, tmp_path)
