@@ -36,7 +36,7 @@ class AccelerationReport:
 
     Attributes:
         model_name: of the model.
-        layers: its recurrent layers, except those of classes such as `CudnnLSTM`.
+        layers: its recurrent layers.
     """
 
     model_name: str
@@ -75,6 +75,8 @@ def _rows(layer: keras.layers.Layer, scope: str) -> Iterator[LayerReport]:
             yield from _rows_of_stack(part, scope)
         elif hasattr(part, "runs_fused"):
             yield LayerReport(name, kind, True, _outcome(part))
+        elif hasattr(part, "canonical_to_params"):  # A CudnnLSTM, say.
+            yield LayerReport(name, kind, False, "left: it is this package's already")
         elif isinstance(part, keras.layers.RNN) or type(part) is keras.layers.Bidirectional:
             reason = why_left(part) or "accelerate was not called"
             yield LayerReport(name, kind, False, f"left: {reason}")
