@@ -33,13 +33,13 @@ int NumberOf(const GpuChoice& choice);
 RnnAlgorithm WishOf(const GpuChoice& choice);
 bool ChoiceOf(int number, GpuChoice* choice);
 
-// What the persistent kernels make of a problem.
+// This says how the persistent kernels would run a problem.
 struct KernelEstimate {
   // kUnimplemented says why they do not run the problem.
   RnnStatus status;
   // What a step of a layer takes, in training forward and backward together.
   double cycles = 0.0;
-  // Whether the forward pass is to run all layers at the same time.
+  // The forward pass is to run all layers at the same time.
   bool is_stack = false;
 };
 

@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsSmall ? 2 : 1)
       }
       if (!Weights::kLoadsLate) cells.Store(step);
     }
-    // What the first step gives to the gradients of the first states.
+    // These are what the first step gives to the gradients of the first states.
     cells.Prepare(steps);
     parts.Receive(steps);
     cells.AddParts(parts, steps);
