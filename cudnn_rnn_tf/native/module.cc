@@ -73,6 +73,11 @@ PYBIND11_MODULE(_native, m) {
       "TensorFlow.";
   m.attr("compiler_version") = __VERSION__;
 
+  const auto list = [](bool of_biases, auto of_tensor) {
+    return [=](const LayoutBinding& layout) {
+      return layout.List(of_biases, of_tensor);
+    };
+  };
   py::class_<LayoutBinding>(m, "ParamLayout", R"doc(
 Where every canonical tensor stands in a network's opaque buffer.
 
@@ -114,30 +119,12 @@ Raises:
             return layout.spec().output_size();
           },
           "num_proj, or num_units without projection.")
-      .def_property_readonly("weight_shapes",
-                             [](const LayoutBinding& layout) {
-                               return layout.List(false, ShapeOf);
-                             })
-      .def_property_readonly("bias_shapes",
-                             [](const LayoutBinding& layout) {
-                               return layout.List(true, ShapeOf);
-                             })
-      .def_property_readonly("weight_names",
-                             [](const LayoutBinding& layout) {
-                               return layout.List(false, &ParamBlock::Name);
-                             })
-      .def_property_readonly("bias_names",
-                             [](const LayoutBinding& layout) {
-                               return layout.List(true, &ParamBlock::Name);
-                             })
-      .def_property_readonly("weight_offsets",
-                             [](const LayoutBinding& layout) {
-                               return layout.List(false, &ParamBlock::offset);
-                             })
-      .def_property_readonly("bias_offsets",
-                             [](const LayoutBinding& layout) {
-                               return layout.List(true, &ParamBlock::offset);
-                             })
+      .def_property_readonly("weight_shapes", list(false, ShapeOf))
+      .def_property_readonly("bias_shapes", list(true, ShapeOf))
+      .def_property_readonly("weight_names", list(false, &ParamBlock::Name))
+      .def_property_readonly("bias_names", list(true, &ParamBlock::Name))
+      .def_property_readonly("weight_offsets", list(false, &ParamBlock::offset))
+      .def_property_readonly("bias_offsets", list(true, &ParamBlock::offset))
       .def_property_readonly(
           "pseudo_layer_tensors", &LayoutBinding::PseudoLayerTensors,
           "For each tensor that stacks a side's gates or a cell's vectors, and "
