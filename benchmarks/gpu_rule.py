@@ -48,7 +48,7 @@ DEEP_BENCH = [
 # Bounds of a network: operations of a step, and bytes of its weights, data and reserve.
 MOST_FLOPS, MOST_BYTES = 1.2e12, 2.5e9
 # What a network may take, by which samples are divided among its algorithms.
-NETWORK_SECONDS, SAMPLES = 1.5, 5
+NETWORK_SECONDS, SAMPLES = 1.6, 9
 # The steps that a call runs of networks with so few operations.
 STEPS_OF_CALL, SMALL_FLOPS = 4, 3e10
 
