@@ -204,20 +204,27 @@ def test_networks_of_the_rule_are_random_and_its_page_counts_what_is_lost(tmp_pa
     assert all(16 <= row.units <= 2560 and 1 <= row.batch <= 2048 for row in rows)
     assert all(model_list.flops_of(row) <= gpu_rule.MOST_FLOPS for row in rows)
     lines = [{"environment": {"GPU": "one", "seed": "7"}}]
-    for (row, has_lengths), auto in zip(networks, [1.04, 1.1, 1.3], strict=False):
-        ms = {"auto": [auto], "persistent": [1.0], "standard": [2.0, 0.5, 3.0]}
-        lines.append(dataclasses.asdict(row) | {"lengths": has_lengths, "refused": {}, "ms": ms})
+    for (row, has_lengths), chosen in zip(networks, [1.04, 1.1, 1.3], strict=False):
+        ms = {"auto": [1.5 * chosen], "persistent": [chosen], "standard": [2.0, 1.0, 3.0]}
+        ms["persist_static"] = [1.0]
+        line = dataclasses.asdict(row) | {"chosen": "persistent", "refused": {}, "ms": ms}
+        lines.append(line | {"lengths": has_lengths})
     path = tmp_path / "rule.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    shares, losses = tables(gpu_rule.page(path))
+    page = gpu_rule.page(path)
+    shares, losses = tables(page)
     assert shares[1] == ["all", "1 of 3 (33.3%)", "2 of 3 (66.7%)"]
     assert [row[1] for row in losses[1:]] == ["1.30", "1.10"]
+    assert "1.500 times as long in the median, and 1.50 to 1.50 times in nine" in page
 
 
 @pytest.mark.usefixtures("on_cpu")
-def test_a_network_of_the_rule_is_measured_by_each_algorithm():
+def test_a_network_of_the_rule_is_measured_by_each_algorithm(monkeypatch):
     row = Row("gru", 2, 5, 2, 3, 6, "float32", True)
+    log = "1 cudnn_rnn_tf: LSTM: standard\n"
+    monkeypatch.setattr(gpu_rule, "_logged", lambda call: call() or log)
     line = gpu_rule.measure(row, has_lengths=True)
+    assert line["chosen"] == "standard"
     assert set(line["ms"]) == {"auto", *gpu_rule.fixed_algorithms()} and not line["refused"]
     assert (line["units"], line["training"], line["lengths"]) == (5, True, True)
     assert set(gpu_rule.measure(row, False, only_compile=True)) == set(line) - {"ms", "read"}
