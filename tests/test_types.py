@@ -33,6 +33,9 @@ crnn.accelerate(model, dry_run=bool(model.layers)).layers
 crnn.accelerate(model, dry_run=bool(model.layers)).fit  # error
 crnn.CudnnLSTM(2)  # error
 crnn.CudnnLSTM(2, 32).cell_clip
+crnn.CudnnLSTM(2, 32, return_sequence=False)  # error
+crnn.CudnnRNNTanh(2, 32, return_sequence=False)  # error
+crnn.CudnnGRU(2, 32, trainable=False, input_shape=(None, 16))
 crnn.CudnnLSTM(2, 32, direction="both")  # error
 crnn.CudnnGRU(2, 32, activation="selu")  # error
 crnn.CudnnGRU(2, 32, direction=crnn.CudnnLSTM(2, 32).direction, algorithm="cudnn")
@@ -42,7 +45,18 @@ crnn.keras.LSTM(32)(np.zeros((2, 4, 16)), sequence_lengths=[4, 3])
 crnn.keras.LSTM(32)(np.zeros((2, 4, 16)), lengths=[4, 3])  # error
 crnn.cudnn_rnn_ops.CudnnGRU(1, 2, 3, direction=crnn.cudnn_rnn_ops.CUDNN_RNN_BIDIRECTION)
 crnn.cudnn_rnn_ops.cudnn_rnn_opaque_params_size("lsmt", 1, 2, 3)  # error
-crnn.keras.LSTM()  # basedpyright: error
+crnn.contrib.CudnnLSTM(2, 32)(np.zeros((4, 2, 16)), training=False, scope="read")[1][0]
+crnn.contrib.CudnnLSTM(2, 32)(np.zeros((4, 2, 16)), sequence_length=[4, 3])  # error
+crnn.convert.from_torch("model.pt", rnn_mode="rnn_tanh")
+crnn.convert.convert_file("model.h5", "model.pt", rnn_mode="lsmt")  # error
+crnn.keras.LSTM()  # error
+crnn.keras.LSTM(32, "tanh", unit_forget_bias=False, dropout=0.1, dtype="float16", name="read")
+crnn.keras.LSTM(32, reset_after=False)  # error
+crnn.keras.GRU(32, reset_after=False, zero_output_for_mask=True)
+crnn.keras.SimpleRNN(32, return_sequence=True)  # error
+crnn.keras.RNN([crnn.keras.LSTMCell(32)], return_sequence=True)  # error
+crnn.keras.Bidirectional(crnn.keras.LSTM(32), merge_mode="sum", name="both")
+crnn.keras.Bidirectional(crnn.keras.LSTM(32), merge_mode="add")  # error
 crnn.keras.LSTM(32).runs_fused.not_in_training.upper()
 crnn.keras.LSTM(32).runs_fused.upper()  # error
 crnn.keras.GRU(32).runs_fused.upper()  # error

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -11,12 +11,13 @@ from cudnn_rnn_tf._private_names import legacy_rnn_cells
 from cudnn_rnn_tf.config import Direction, HasConfig, InputMode, RnnConfig
 from cudnn_rnn_tf.contrib.network_calls import rate_below_1
 from cudnn_rnn_tf.contrib.saveable import CudnnOpaqueParamsSaveable
+from cudnn_rnn_tf.keywords import ChecksKeywords
 from cudnn_rnn_tf.layers import buffer_parts
 
 _v1 = tf.compat.v1
 
 
-class _CudnnRNN(HasConfig, legacy_rnn_cells.base_layer.Layer):
+class _CudnnRNN(ChecksKeywords, HasConfig, legacy_rnn_cells.base_layer.Layer):
     """The base class of the four layers, with the name and base class that it has in contrib."""
 
     rnn_mode: str
@@ -342,16 +343,24 @@ class _CudnnRNN(HasConfig, legacy_rnn_cells.base_layer.Layer):
 
     # Calling.
 
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Runs the network, as `call` explains.
+    if TYPE_CHECKING:
 
-        Args:
-            inputs: to `call`.
-            *args: to `call`.
-            **kwargs: to `call`; and `scope`, a variable scope, or the name of one, in place of the
-                layer's own, for the first call.
-        """
-        return super().__call__(tf.convert_to_tensor(inputs, dtype=self.dtype), *args, **kwargs)
+        def __call__(
+            self,
+            inputs: Any,
+            initial_state: tuple[Any, ...] | None = None,
+            sequence_lengths: Any = None,
+            time_major: bool = True,
+            training: bool = True,
+            *,
+            scope: Any = None,
+        ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+            """Runs the network, as `call` does, at first within `scope` or the layer's own one."""
+    else:
+
+        def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            inputs = tf.convert_to_tensor(inputs, dtype=self.dtype)
+            return super().__call__(inputs, *args, **kwargs)
 
     def call(
         self,

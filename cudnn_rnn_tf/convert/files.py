@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from cudnn_rnn_tf import constants, messages
+from cudnn_rnn_tf.config import RnnMode
 from cudnn_rnn_tf.convert import (
     file_inspection,
     file_kinds,
@@ -31,7 +32,7 @@ def convert_file(
     target: str | os.PathLike[str],
     *,
     name: str | None = None,
-    rnn_mode: str | None = None,
+    rnn_mode: RnnMode | None = None,
     stock_keras: bool = False,
     for_inference: bool = False,
     force: bool = False,
@@ -103,7 +104,7 @@ def convert_file(
 
 
 def _read(
-    path: pathlib.Path, name: str | None, rnn_mode: str | None, for_inference: bool
+    path: pathlib.Path, name: str | None, rnn_mode: RnnMode | None, for_inference: bool
 ) -> tuple[CudnnRNN, list[np.ndarray] | None]:
     """Returns the network, and what it starts from if that is not zeros."""
     kind = file_kinds.kind_of(path)

@@ -27,7 +27,7 @@ _RENAMED = {
     "TimeDistributedDense": "Dense",
 }
 # These layers run on cuDNN alone in Keras 2, and everywhere here.
-_FUSED = {"CuDNNLSTM": LSTM, "CuDNNGRU": GRU}
+_FUSED: dict[str, type] = {"CuDNNLSTM": LSTM, "CuDNNGRU": GRU}
 _RECURRENT = ("LSTM", "GRU", "SimpleRNN", "Bidirectional", *_FUSED)
 # The arguments of wrappers that are layers.
 _WRAPPED = ("layer", "backward_layer", "cell")

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from cudnn_rnn_tf import messages
-from cudnn_rnn_tf.config import DTYPES
+from cudnn_rnn_tf.config import DTYPES, RnnMode
 from cudnn_rnn_tf.convert import file_kinds, network, untrusted
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 from cudnn_rnn_tf.pseudo_layers import both_biases
@@ -47,7 +47,7 @@ _NORMED_KEYS = (
 
 
 def from_torch(
-    source: Any, *, name: str | None = None, rnn_mode: str | None = None, **options: Any
+    source: Any, *, name: str | None = None, rnn_mode: RnnMode | None = None, **options: Any
 ) -> CudnnRNN:
     """Returns a layer that computes the same as a PyTorch network.
 
@@ -83,10 +83,10 @@ def from_torch(
     name, parameters = network.pick(
         networks_in(source), name, "the state dict", "recurrent networks"
     )
-    rnn_mode = _checked_mode(parameters, rnn_mode)
+    mode = _checked_mode(parameters, rnn_mode)
     num_dirs = _num_dirs(parameters)
     return network.make_layer(
-        rnn_mode, list(_pseudo_layers(parameters, rnn_mode, num_dirs)), num_dirs, options
+        mode, list(_pseudo_layers(parameters, mode, num_dirs)), num_dirs, options
     )
 
 

@@ -2,14 +2,16 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import keras
 import tensorflow as tf
+from typing_extensions import Unpack
 
 from cudnn_rnn_tf.keras.fusion import Fusion, cells_of, difference, forward
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, RNN, SimpleRNN, logger
 from cudnn_rnn_tf.keras.lengths import TakesLengths
+from cudnn_rnn_tf.keywords import ChecksKeywords, NamedLayerOptions
 from cudnn_rnn_tf.mask_packing import packing_of
 from cudnn_rnn_tf.resets import in_order_of_reading
 
@@ -24,7 +26,7 @@ _PLAIN_CLASSES = (LSTM, GRU, RNN, SimpleRNN)
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
-class Bidirectional(TakesLengths, keras.layers.Bidirectional):
+class Bidirectional(ChecksKeywords, TakesLengths, keras.layers.Bidirectional):
     """Keras's wrapper that runs a layer in both directions: here in one op, where that is possible.
 
     The arguments, weights, configs and errors are those of `keras.layers.Bidirectional`. The layer
@@ -39,6 +41,17 @@ class Bidirectional(TakesLengths, keras.layers.Bidirectional):
         both = layer(np.zeros((4, 20, 16)))  # [4, 64]
         ```
     """
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            layer: keras.layers.Layer,
+            merge_mode: Literal["concat", "sum", "mul", "ave"] | None = "concat",
+            weights: Any = None,
+            backward_layer: keras.layers.Layer | None = None,
+            **kwargs: Unpack[NamedLayerOptions],
+        ) -> None: ...
 
     @property
     def runs_fused(self) -> Fusion:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import keras
 import tensorflow as tf
+from typing_extensions import Unpack
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.keras.fusion import (
@@ -18,6 +19,13 @@ from cudnn_rnn_tf.keras.fusion import (
     runs_of,
 )
 from cudnn_rnn_tf.keras.lengths import TakesLengths
+from cudnn_rnn_tf.keywords import (
+    ChecksKeywords,
+    GRUOptions,
+    LSTMOptions,
+    RNNOptions,
+    SimpleRNNOptions,
+)
 from cudnn_rnn_tf.mask_packing import packing_of
 from cudnn_rnn_tf.resets import in_order_of_reading
 from cudnn_rnn_tf.xla import CompiledByXla
@@ -35,7 +43,7 @@ class _MaskAndResets(NamedTuple):
 # With names of its own, a copied, pickled or loaded layer stays a drop-in, while Keras's names are
 # left to Keras's classes and to the classes of users.
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
-class RNN(TakesLengths, CompiledByXla, keras.layers.RNN):
+class RNN(ChecksKeywords, TakesLengths, CompiledByXla, keras.layers.RNN):
     """Keras's layer of a cell or of several, all of whose steps ops of this package run.
 
     The arguments, defaults, weights, configs and errors are those of `keras.layers.RNN`. The ops
@@ -51,6 +59,10 @@ class RNN(TakesLengths, CompiledByXla, keras.layers.RNN):
         last = cudnn_rnn_tf.keras.RNN(cells)(np.zeros((4, 20, 16)))  # [4, 32]
         ```
     """
+
+    if TYPE_CHECKING:
+
+        def __init__(self, cell: Any, **kwargs: Unpack[RNNOptions]) -> None: ...
 
     @property
     def runs_fused(self) -> Fusion:
@@ -198,8 +210,17 @@ class LSTM(RNN, keras.layers.LSTM):
         ```
     """
 
-    # To a type checker that has no types of Keras's, this would make the class `Any`.
-    if not TYPE_CHECKING:
+    if TYPE_CHECKING:  # What Keras's class takes by position has its place here, too.
+
+        def __init__(
+            self,
+            units: int,
+            activation: Any = "tanh",
+            recurrent_activation: Any = "sigmoid",
+            use_bias: bool = True,
+            **kwargs: Unpack[LSTMOptions],
+        ) -> None: ...
+    else:
         __init__ = _constructor(keras.layers.LSTM.__init__)
 
 
@@ -218,7 +239,17 @@ class GRU(RNN, keras.layers.GRU):
         ```
     """
 
-    if not TYPE_CHECKING:
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            units: int,
+            activation: Any = "tanh",
+            recurrent_activation: Any = "sigmoid",
+            use_bias: bool = True,
+            **kwargs: Unpack[GRUOptions],
+        ) -> None: ...
+    else:
         __init__ = _constructor(keras.layers.GRU.__init__)
 
 
@@ -234,3 +265,13 @@ class SimpleRNN(RNN, keras.layers.SimpleRNN):
         last = cudnn_rnn_tf.keras.SimpleRNN(32, activation="relu")(np.zeros((2, 3, 16)))  # [2, 32]
         ```
     """
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            units: int,
+            activation: Any = "tanh",
+            use_bias: bool = True,
+            **kwargs: Unpack[SimpleRNNOptions],
+        ) -> None: ...

@@ -1,7 +1,7 @@
 """Gives the drop-ins the call argument `sequence_lengths`, which Keras's layers lack."""
 
 import inspect
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import _private_names, ops
 from cudnn_rnn_tf.keras.registration import registered_name, signed
-
-_Layer = TypeVar("_Layer", bound="TakesLengths")
 
 
 class TakesLengths:
@@ -72,9 +70,6 @@ class TakesLengths:
         return call(given[first], **{name: given[name] for name in others})
 
     if TYPE_CHECKING:
-
-        def __new__(cls: type[_Layer], *args: Any, **kwargs: Any) -> _Layer:
-            """Makes a layer as Keras's class does; this class says what is different."""
 
         def __call__(
             self,

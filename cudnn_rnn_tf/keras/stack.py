@@ -5,16 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import Unpack
 
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional, directions_of, is_plain, why_alone
 from cudnn_rnn_tf.keras.fusion import Fusion, difference, forward
 from cudnn_rnn_tf.keras.lengths import TakesLengths
+from cudnn_rnn_tf.keywords import ChecksKeywords, NamedLayerOptions
 from cudnn_rnn_tf.mask_packing import packing_of
 from cudnn_rnn_tf.xla import CompiledByXla
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
-class Stack(TakesLengths, CompiledByXla):
+class Stack(ChecksKeywords, TakesLengths, CompiledByXla):
     """Several layers of `cudnn_rnn_tf.keras` as one, which computes what they do in one op.
 
     Its weights are theirs. `keras.layers.Dropout` between layers of one direction is the op's
@@ -48,7 +50,7 @@ class Stack(TakesLengths, CompiledByXla):
         ```
     """
 
-    def __init__(self, layers: Sequence[keras.layers.Layer], **kwargs: Any):
+    def __init__(self, layers: Sequence[keras.layers.Layer], **kwargs: Unpack[NamedLayerOptions]):
         reason = needs_several_ops(layers)
         if reason:
             raise ValueError(f"expected layers that run in one op, but {reason}")

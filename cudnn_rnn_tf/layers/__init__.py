@@ -10,9 +10,11 @@ import inspect
 from typing import Any, TypeVar
 
 import keras
+from typing_extensions import Unpack
 
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.config import Activation, Algorithm, BiasMode, Direction, InputMode, RnnConfig
+from cudnn_rnn_tf.keywords import LayerOptions
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN, without_later
 
 _Layer = TypeVar("_Layer", bound=type[CudnnRNN])
@@ -170,7 +172,7 @@ class CudnnLSTM(_Gated):
         bias_constraint: Any = None,
         recurrent_weight_dropout: float = 0.0,
         zoneout: float = 0.0,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         self._own_arguments = {
             "num_proj": num_proj or 0,
@@ -290,7 +292,7 @@ class CudnnGRU(_Gated):
         bias_constraint: Any = None,
         recurrent_weight_dropout: float = 0.0,
         zoneout: float = 0.0,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         if use_layer_norm and not reset_after:
             raise ValueError(

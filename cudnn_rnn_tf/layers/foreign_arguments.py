@@ -1,11 +1,13 @@
 """Recognizes what programs for other packages pass to the layers."""
 
-import difflib
 import inspect
 from typing import Any, TypeVar
 
 import numpy as np
 
+from cudnn_rnn_tf.keywords import ChecksKeywords
+
+_Layer = TypeVar("_Layer", bound="ChecksForeignArguments")
 _DROP_IN = "the layers of cudnn_rnn_tf.keras have it"
 _NOTHING = "leave it out"
 _ACTIVATION = (
@@ -42,29 +44,22 @@ _INSTEAD = {
     "proj_size": "write num_proj=…",
 }
 
-
-_Layer = TypeVar("_Layer", bound="ChecksKeywords")
-
 # Stacks of more layers are rare, and of fewer units than layers rarer still.
 _MANY_LAYERS = 16
 
 
-class ChecksKeywords:
+class ChecksForeignArguments(ChecksKeywords):
     """A layer that says what to write in place of arguments of Keras's or PyTorch's layers."""
+
+    _instead = _INSTEAD
 
     def __new__(cls: type[_Layer], *args: Any, **kwargs: Any) -> _Layer:
         """Makes a layer; the class says what its arguments, and those of its calls, mean."""
-        # This is done before `__init__` is called, because Python would first complain that
-        # num_units is missing.
+        layer = super().__new__(cls, *args, **kwargs)
         names = list(inspect.signature(cls.__init__).parameters)
-        for keyword in sorted(kwargs.keys() - set(names)):
-            alike = difflib.get_close_matches(keyword, names, 1, cutoff=0.85)
-            instead = _INSTEAD.get(keyword) or (f"did you mean {alike[0]!r}?" if alike else "")
-            if instead:
-                raise TypeError(f"{cls.__name__} has no argument {keyword!r}: {instead}")
         if names[1:3] == ["num_layers", "num_units"] and args and kwargs.keys() <= set(names):
             cls._check_sizes(args[0], *args[1:2], **kwargs)
-        return super().__new__(cls, *args, **kwargs)
+        return layer
 
     @classmethod
     def _check_sizes(cls, num_layers: Any, num_units: Any = ..., **_: Any) -> None:

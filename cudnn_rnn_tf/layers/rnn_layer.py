@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 import tensorflow as tf
+from typing_extensions import Unpack
 
 from cudnn_rnn_tf import _private_names, ops
 from cudnn_rnn_tf.config import Algorithm, BiasMode, Direction, HasConfig, InputMode, RnnConfig
 from cudnn_rnn_tf.keras.registration import signed
+from cudnn_rnn_tf.keywords import LayerOptions
 from cudnn_rnn_tf.layers import buffer_parts, opaque_kernel, reading_order, tf_keras
-from cudnn_rnn_tf.layers.foreign_arguments import ChecksKeywords
+from cudnn_rnn_tf.layers.foreign_arguments import ChecksForeignArguments
 from cudnn_rnn_tf.layers.layer_weights import HasOpaqueKernel
 from cudnn_rnn_tf.lengths_and_masks import HOW_TO_MAKE_RAGGED, mask_from_lengths, to_ragged
 from cudnn_rnn_tf.mask_packing import Packing, first_mask
@@ -28,7 +30,7 @@ class _Untracked:
         self.variables = variables
 
 
-class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
+class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, CompiledByXla):
     """The base class of the four layers; it cannot be used on its own.
 
     All matrices and biases are one variable, `kernel`. An optimizer that goes by variables trains
@@ -158,7 +160,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         bias_constraint: Any = None,
         recurrent_weight_dropout: float = 0.0,
         zoneout: float = 0.0,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(dtype=dtype, name=name, **kwargs)
         self._config_arguments = {

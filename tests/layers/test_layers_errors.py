@@ -66,6 +66,33 @@ def test_arguments_of_other_packages(rnn_mode, arguments, words):
         assert word in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda: make("gru")(INPUTS, sequence_length=[4, 3]), "'sequence_lengths'"),
+        (lambda: make("lstm")(keras.Input((4, 5)), inital_state=[]), "'initial_state'"),
+        (lambda: fused.LSTM(3)(INPUTS, sequence_length=[4, 3]), "'sequence_lengths'"),
+        (lambda: fused.GRU(3)(INPUTS, sequence_lengths=[4, 3], reset=[]), "'resets'"),
+        (lambda: fused.SimpleRNN(3, return_sequence=True), "'return_sequences'"),
+        (lambda: fused.Bidirectional(fused.GRU(3), mergemode="sum"), "'merge_mode'"),
+        (lambda: fused.CuDNNLSTM(3, return_sequence=True), "'return_sequences'"),
+        (lambda: crnn.contrib.CudnnGRU(num_layer=1, num_units=3), "'num_layers'"),
+        (lambda: crnn.contrib.CudnnGRU(1, 3)(INPUTS, initial_states=()), "'initial_state'"),
+    ],
+)
+def test_misspelt_arguments(use, words):
+    """The drop-ins, TensorFlow 1's layers and calls tell the name that was meant, too."""
+    with pytest.raises(TypeError, match=rf"has no argument '\w+': did you mean {words}\?$"):
+        use()
+
+
+def test_what_no_name_is_like_is_left_to_keras():
+    with pytest.raises(ValueError, match="Unrecognized keyword arguments"):
+        fused.LSTM(3, states=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'states'"):
+        fused.LSTM(3)(INPUTS, states=True)
+
+
 def test_a_derived_class_has_arguments_of_its_own():
     class Named(LAYERS["gru"]):
         def __init__(self, units: int):

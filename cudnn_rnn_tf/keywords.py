@@ -1,0 +1,115 @@
+"""The keyword arguments of layers: their types, and errors that say how a misspelt one is spelt."""
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+_Layer = TypeVar("_Layer", bound="ChecksKeywords")
+# Names as far apart as "return_seqs" and "return_sequences" are still taken for the same.
+_ALIKE = 0.8
+
+
+class LayerOptions(TypedDict, total=False):
+    """What `keras.layers.Layer` takes, but for `name` and `dtype`."""
+
+    activity_regularizer: Any
+    autocast: bool
+    input_dim: int
+    input_shape: Any
+    trainable: bool
+
+
+class NamedLayerOptions(LayerOptions, total=False):
+    """What `keras.layers.Layer` takes."""
+
+    dtype: Any
+    name: str | None
+
+
+class RNNOptions(NamedLayerOptions, total=False):
+    """What `keras.layers.RNN` takes by name."""
+
+    return_sequences: bool
+    return_state: bool
+    go_backwards: bool
+    stateful: bool
+    unroll: bool
+    zero_output_for_mask: bool
+
+
+class SimpleRNNOptions(RNNOptions, total=False):
+    """What `keras.layers.SimpleRNN` takes by name."""
+
+    kernel_initializer: Any
+    recurrent_initializer: Any
+    bias_initializer: Any
+    kernel_regularizer: Any
+    recurrent_regularizer: Any
+    bias_regularizer: Any
+    kernel_constraint: Any
+    recurrent_constraint: Any
+    bias_constraint: Any
+    dropout: float
+    recurrent_dropout: float
+    seed: Any
+
+
+class LSTMOptions(SimpleRNNOptions, total=False):
+    """What `keras.layers.LSTM` takes by name."""
+
+    unit_forget_bias: bool
+    use_cudnn: Any
+
+
+class GRUOptions(SimpleRNNOptions, total=False):
+    """What `keras.layers.GRU` takes by name."""
+
+    reset_after: bool
+    use_cudnn: Any
+
+
+class ChecksKeywords:
+    """A layer that says what to write in place of an argument that it does not take."""
+
+    # Maps arguments of the constructors of other packages' layers to what to write.
+    _instead: Mapping[str, str] = {}
+
+    def __new__(cls: type[_Layer], *args: Any, **kwargs: Any) -> _Layer:
+        """Makes a layer; the class says what its arguments, and those of its calls, mean."""
+        # This is done before `__init__` is called, because Python would first complain that
+        # an argument is missing.
+        _check(cls, cls.__name__, kwargs, "__init__", instead=cls._instead)
+        return super().__new__(cls, *args, **kwargs)
+
+    # To a type checker, the classes with this one say what their calls take.
+    if not TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return super().__call__(*args, **kwargs)
+            except TypeError:
+                _check(type(self), f"a call of layer {self.name!r}", kwargs, "call", "__call__")
+                raise
+
+
+def _check(
+    layer: type,
+    owner: str,
+    given: Mapping[str, Any],
+    *methods: str,
+    instead: Mapping[str, str] = {},
+) -> None:
+    # A class passes on what it does not know to its bases.
+    signatures = [
+        inspect.signature(vars(base)[method]).parameters
+        for base in layer.__mro__
+        for method in methods
+        if given and method in vars(base)
+    ]
+    names = {name for each in signatures for name in each}
+    for keyword in sorted(given.keys() - names):
+        alike = difflib.get_close_matches(keyword, names, 1, cutoff=_ALIKE)
+        hint = instead.get(keyword) or (f"did you mean {alike[0]!r}?" if alike else "")
+        if hint:
+            raise TypeError(f"{owner} has no argument {keyword!r}: {hint}") from None
