@@ -225,6 +225,7 @@ def forward(
             f"expected inputs of size {config.input_size} in the last dimension, but received "
             f"shape {tuple(inputs.shape)}"
         )
+    batch_size = sizes[1 if time_major else 0]
     check_shape("params", params, (config.layout.size,))
     for argument, tensor in (("params", params), *(("initial states", s) for s in states)):
         if tensor.dtype != dtype:
@@ -233,12 +234,12 @@ def forward(
                 f"{tensor.dtype.name}"
             )
     if sequence_lengths is not None:
-        check_shape("sequence_lengths", sequence_lengths, (None,))
+        check_shape("sequence_lengths", sequence_lengths, (batch_size,), " ([batch])")
     if resets is not None:
         if resets.dtype != tf.bool:
             raise TypeError(f"expected resets to be boolean, but received {resets.dtype.name}")
         check_shape("resets", resets, tuple(sizes[:2]))
-    check_states(config, states, sizes[1 if time_major else 0], time_major)
+    check_states(config, states, batch_size, time_major)
     if return_cell_sequences and not config.is_lstm:
         raise ValueError(f"expected no return_cell_sequences: {config.rnn_mode!r} has no c")
     if substitute := _substitute_in_use():

@@ -44,7 +44,11 @@ BAD_WRAPPER = {
     "params": ({"params": zeros(9)}, ["params of shape (240,)", "received (9,)"]),
     "lengths_rank": (
         {"sequence_lengths": zeros(1, 2, dtype=np.int32)},
-        ["sequence_lengths of shape (None,)", "received (1, 2)"],
+        ["sequence_lengths of shape (2,) ([batch])", "received (1, 2)"],
+    ),
+    "lengths_count": (
+        {"sequence_lengths": zeros(3, dtype=np.int32)},
+        ["sequence_lengths of shape (2,) ([batch])", "received (3,)"],
     ),
 }
 
