@@ -10,9 +10,10 @@ _Layer = TypeVar("_Layer", bound="ChecksKeywords")
 _ALIKE = 0.8
 
 
-class LayerOptions(TypedDict, total=False):
-    """What `keras.layers.Layer` takes, but for `name` and `dtype`."""
+# What the constructors of `keras.layers.Layer` and of classes derived from it take by name.
 
+
+class LayerOptions(TypedDict, total=False):
     activity_regularizer: Any
     autocast: bool
     input_dim: int
@@ -21,15 +22,11 @@ class LayerOptions(TypedDict, total=False):
 
 
 class NamedLayerOptions(LayerOptions, total=False):
-    """What `keras.layers.Layer` takes."""
-
     dtype: Any
     name: str | None
 
 
 class RNNOptions(NamedLayerOptions, total=False):
-    """What `keras.layers.RNN` takes by name."""
-
     return_sequences: bool
     return_state: bool
     go_backwards: bool
@@ -39,8 +36,8 @@ class RNNOptions(NamedLayerOptions, total=False):
 
 
 class SimpleRNNOptions(RNNOptions, total=False):
-    """What `keras.layers.SimpleRNN` takes by name."""
-
+    activation: Any
+    use_bias: bool
     kernel_initializer: Any
     recurrent_initializer: Any
     bias_initializer: Any
@@ -56,15 +53,13 @@ class SimpleRNNOptions(RNNOptions, total=False):
 
 
 class LSTMOptions(SimpleRNNOptions, total=False):
-    """What `keras.layers.LSTM` takes by name."""
-
+    recurrent_activation: Any
     unit_forget_bias: bool
     use_cudnn: Any
 
 
 class GRUOptions(SimpleRNNOptions, total=False):
-    """What `keras.layers.GRU` takes by name."""
-
+    recurrent_activation: Any
     reset_after: bool
     use_cudnn: Any
 

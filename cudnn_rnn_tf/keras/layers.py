@@ -210,16 +210,9 @@ class LSTM(RNN, keras.layers.LSTM):
         ```
     """
 
-    if TYPE_CHECKING:  # What Keras's class takes by position has its place here, too.
+    if TYPE_CHECKING:
 
-        def __init__(
-            self,
-            units: int,
-            activation: Any = "tanh",
-            recurrent_activation: Any = "sigmoid",
-            use_bias: bool = True,
-            **kwargs: Unpack[LSTMOptions],
-        ) -> None: ...
+        def __init__(self, units: int, *args: Any, **kwargs: Unpack[LSTMOptions]) -> None: ...
     else:
         __init__ = _constructor(keras.layers.LSTM.__init__)
 
@@ -241,14 +234,7 @@ class GRU(RNN, keras.layers.GRU):
 
     if TYPE_CHECKING:
 
-        def __init__(
-            self,
-            units: int,
-            activation: Any = "tanh",
-            recurrent_activation: Any = "sigmoid",
-            use_bias: bool = True,
-            **kwargs: Unpack[GRUOptions],
-        ) -> None: ...
+        def __init__(self, units: int, *args: Any, **kwargs: Unpack[GRUOptions]) -> None: ...
     else:
         __init__ = _constructor(keras.layers.GRU.__init__)
 
@@ -268,10 +254,4 @@ class SimpleRNN(RNN, keras.layers.SimpleRNN):
 
     if TYPE_CHECKING:
 
-        def __init__(
-            self,
-            units: int,
-            activation: Any = "tanh",
-            use_bias: bool = True,
-            **kwargs: Unpack[SimpleRNNOptions],
-        ) -> None: ...
+        def __init__(self, units: int, *args: Any, **kwargs: Unpack[SimpleRNNOptions]) -> None: ...
