@@ -121,8 +121,11 @@ def _accelerate(options: argparse.Namespace) -> None:
         replaces = options.force or options.dry_run
         target = targets.check(target, ".keras", force=replaces, argument="OUT.keras")
     model = _load(options.source, compile=True)
-    fast = accelerate(model, dry_run=options.dry_run, stacks=not options.no_stacks, verbose=True)
-    if isinstance(fast, keras.Model):
+    report = accelerate(model, dry_run=True, stacks=not options.no_stacks, verbose=True)
+    if not report.replaces_any:
+        raise ValueError(f"accelerate replaces no layer of {options.source}: OUT.keras would be IN")
+    if not options.dry_run:
+        fast = accelerate(model, stacks=not options.no_stacks)
         targets.write_whole(target, fast.save, force=options.force)
         print(f"{options.source} -> {options.target}")
 

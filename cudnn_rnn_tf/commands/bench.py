@@ -129,7 +129,7 @@ def bench_model(
 ) -> Iterator[tuple[str, list[Row]]]:
     """Measures a model on each device: `accelerate`'s copy of it, and with Keras's own layers.
 
-    Those run once more compiled by XLA, without cuDNN. A row says so if they cannot run.
+    Both run once more compiled by XLA, Keras's without cuDNN. A row says so if they cannot run.
 
     The inputs are random; those of an `Embedding` are integers that it takes. Where the model has a
     mask, of an `Embedding` or a `Masking` layer, sequences are of random lengths, and padded. An
@@ -147,8 +147,16 @@ def bench_model(
         The names of the devices and the inputs, each with what was measured there.
 
     Raises:
-        ValueError: if it is not known what an input takes, or nothing runs the model.
+        ValueError: if `accelerate` would replace no layer, it is not known what an input takes, or
+            nothing runs the model.
     """
+    report = accelerate(load(), dry_run=True)
+    if not report.replaces_any:
+        say(str(report))
+        raise ValueError(
+            f"accelerate replaces no layer of model {report.model_name!r}, so there is nothing to "
+            "compare; bench without a model measures networks of this package beside Keras's"
+        )
     # TensorFlow runs a model on one GPU unless the program says otherwise.
     devices = ["CPU:0", "GPU:0"][: 1 + bool(tf.config.list_logical_devices("GPU"))]
     for index, device in enumerate(devices):
@@ -156,6 +164,7 @@ def bench_model(
             model = load()
             # What runs where is decided when a layer is called, and a CPU has no cuDNN.
             fast, stock, compiled = accelerate(model), to_stock(model), to_stock(model)
+            fast_compiled = accelerate(model)
             for layer in layers_in(compiled) + (layers_in(stock) if device == "CPU:0" else []):
                 if hasattr(layer, "use_cudnn"):
                     layer.use_cudnn = False
@@ -170,10 +179,11 @@ def bench_model(
                 name: _in_tensorflow(
                     functools.partial(each, inputs),
                     [weight.value for weight in each.trainable_weights],
-                    is_compiled=each is compiled,
+                    is_compiled=name.endswith("compiled"),
                 )
                 for name, each in (
                     ("accelerated", fast),
+                    ("accelerated, compiled", fast_compiled),
                     ("stock", stock),
                     ("stock, compiled", compiled),
                 )

@@ -241,7 +241,7 @@ def parser() -> argparse.ArgumentParser:
         "accelerate",
         "rewrite a Keras model so that the fused ops run its layers",
         "IN is a .keras file, or a .h5 file of any version of Keras. Programs that import this "
-        "package load OUT.keras.",
+        "package load OUT.keras. The exit status is 1 if no layer is replaced.",
     )
     fast.add_argument("source", metavar="IN")
     out = fast.add_argument("target", metavar="OUT.keras", type=_target(".keras"))
@@ -257,8 +257,8 @@ def parser() -> argparse.ArgumentParser:
     measure = command(
         "bench",
         "measure a network here, beside Keras and, if installed, PyTorch",
-        "With MODEL.keras, that model instead, as it is and accelerated, on each device. Keras's "
-        "layers run as they do by default, and compiled by XLA.",
+        "With MODEL.keras, that model instead, as it is and accelerated, on each device, each as "
+        "it runs by default and compiled by XLA.",
     )
     measure.add_argument("source", metavar="MODEL.keras", nargs="?", help="a file of a Keras model")
     measure.problem = _problem_of_bench

@@ -85,7 +85,7 @@ def accelerate(
         print(report)
     if dry_run:
         return report
-    if not any(layer.replaced for layer in report.layers):
+    if not report.replaces_any:
         warnings.warn(f"accelerate returns a copy with nothing replaced. {report}", stacklevel=2)
     take_over(model, fast)
     return fast

@@ -42,6 +42,11 @@ class AccelerationReport:
     model_name: str
     layers: tuple[LayerReport, ...]
 
+    @property
+    def replaces_any(self) -> bool:
+        """Whether any of them is a layer of `cudnn_rnn_tf.keras`."""
+        return any(layer.replaced for layer in self.layers)
+
     def __str__(self) -> str:
         lines = [f"Recurrent layers of model {self.model_name!r}:"]
         if not self.layers:

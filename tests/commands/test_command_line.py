@@ -334,24 +334,41 @@ def test_bench_of_a_model(capsys, tmp_path):
     assert set((read != -1).all(2).sum(1)) == {2, 3, 4, 5, 6, 7, 8} and (read[:, -1] != -1).all()
     status, out, err = run(capsys, "bench", file, "--batch=2", "--steps=3", "--seconds=0.01")
     assert status == 0 and "measuring on CPU:0 (1 of 1), about 0 s left there" in err
-    title, _, device, _, *rows = out.splitlines()[:7]
+    title, _, device, _, *rows = out.splitlines()[:8]
     shown = "CPU:0, inputs 2×3, 2×4, random lengths, padding='post'"
     assert (title, device) == (str(file), shown)
-    names = ["accelerated", "stock", "stock, compiled"]
-    assert [re.split("  +", row)[0] for row in rows] == names and " %" in rows[2]
-    refused = keras.Sequential([keras.Input((4,)), Refused()])
+    names = ["accelerated", "accelerated, compiled", "stock", "stock, compiled"]
+    assert [re.split("  +", row)[0] for row in rows] == names
+    assert all(" %" in row for row in rows)
+    refused = keras.Sequential([keras.Input((None, 4)), keras.layers.GRU(2), Refused()])
     ((_, rows),) = bench.bench_model(lambda: refused, 2, 3, 0.01)
-    assert [row.library for row in rows] == names and rows[2].training is None
-    assert rows[1].training and "AsString" in rows[2].problem
-    named = keras.Input((4,))
-    odd = keras.Model({"x": named}, {"y": keras.layers.Dense(2)(named)}, name="odd name")
+    assert [row.library for row in rows] == [*names[::2], *names[1::2]]
+    assert all(row.training for row in rows[:2])
+    assert all(row.training is None and "AsString" in row.problem for row in rows[2:])
+    named = keras.Input((None, 4))
+    odd = keras.Model({"x": named}, {"y": keras.layers.GRU(2)(named)}, name="odd name")
     with pytest.raises(ValueError, match="runs model 'odd name': ValueError: 'odd name' is not"):
         list(bench.bench_model(lambda: odd, 2, 3, 0.01))
     keras.utils.clear_session()  # Keras leaves the scope of the odd name open.
     odd.name = "odd"
-    assert len(next(bench.bench_model(lambda: odd, 2, 3, 0.01))[1]) == 3
+    assert len(next(bench.bench_model(lambda: odd, 2, 3, 0.01))[1]) == 4
     with pytest.raises(ValueError, match=r"shape \(None, 3, None\)"):
         bench._numbers(model, keras.Input((3, None)), 2, 3, "post")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_model_in_which_nothing_is_replaced(capsys, tmp_path, own):
+    layer = crnn.CudnnLSTM(1, 3) if own else keras.layers.Dense(3)
+    file, target = tmp_path / "model.keras", tmp_path / "fast.keras"
+    keras.Sequential([keras.Input((None, 2)), layer], name="net").save(file)
+    reason = "left: it is this package's already" if own else "model 'net': none"
+    for arguments in ([file, target], [file, "--dry-run"]):
+        status, out, err = run(capsys, "accelerate", *arguments)
+        assert status == 1 and reason in out and err.endswith("OUT.keras would be IN\n")
+    assert not target.exists() and err.count("\n") == 1
+    status, out, err = run(capsys, "bench", file)
+    assert (status, out) == (1, "") and reason in err
+    assert "replaces no layer of model 'net', so there is nothing to compare" in err
 
 
 def test_columns_of_bench_never_touch():
