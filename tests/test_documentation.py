@@ -213,7 +213,7 @@ def test_every_public_name_is_in_the_reference():
 
 def test_readme_says_the_essentials_on_its_first_screens():
     lines = (ROOT / "README.md").read_text().splitlines()
-    titles = ["## On your machine", "## Install", "## Where to go next"]
+    titles = ["## Install", "## On your machine", "## How fast it is", "## Where to go next"]
     places = [lines.index("```python"), *(lines.index(title) for title in titles)]
     assert places == sorted(places)
     assert places[-1] <= 60
