@@ -294,7 +294,7 @@ def test_quoted_gains_are_those_of_the_results(page, count):
     [
         ("README.md", r"\[{} to {} times as long", "gpu_doors", "/ drop-in", ""),
         ("README.md", r"\[{} to {}\]\(docs/guides/speed", "docs/guides/speed.md", "training", "an"),
-        ("docs/index.md", r"uncompiled, {} times as fast", "gpu_fit", "Keras / drop-in", "float32$"),
+        ("docs/index.md", r"uncompiled, {} times", "gpu_fit", "Keras / drop-in", "float32$"),
         ("docs/guides/speed.md", "train {} times as fast", "models", "times as fast", "MusicVAE"),
         ("docs/guides/speed.md", "projected to 512, {} times", "models", "times as fast", "ELMo"),
         ("docs/guides/lengths.md", "took {} to {} times as long", "gpu_doors", "/ drop-in", ""),
