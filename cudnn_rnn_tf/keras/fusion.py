@@ -255,10 +255,7 @@ def forward(
         recurrent_activation=activation_of(getattr(cells[0], "recurrent_activation", tf.sigmoid)),
     )
     if initial_states is None:
-        states = [
-            tf.zeros(shape, inputs.dtype)
-            for shape in config.state_shapes(batch_size, time_major=False)
-        ]
+        states = ops.zero_states(config, batch_size, inputs.dtype, time_major=False)
     else:
         states = [tf.stack(kind, axis=1) for kind in zip(*initial_states, strict=True)]
     # Casts make new tensors in each call, so keeping what is made of them would be of no use.

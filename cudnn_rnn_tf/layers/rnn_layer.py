@@ -458,7 +458,7 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, CompiledByXla
             batch_size = inputs.shape[batch_axis]
             if batch_size is None:
                 batch_size = tf.shape(inputs)[batch_axis]
-            return [tf.zeros(shape, inputs.dtype) for shape in self.state_shape(batch_size)]
+            return ops.zero_states(self._config, batch_size, inputs.dtype, self.time_major)
         if not isinstance(initial_state, (list, tuple)):
             initial_state = [initial_state]
         return [tf.convert_to_tensor(state, dtype=inputs.dtype) for state in initial_state]
