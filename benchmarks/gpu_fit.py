@@ -152,7 +152,7 @@ def page(path: pathlib.Path) -> str:
         "the CPU, and the program enqueues no more work for the GPU until the result is there. In "
         "the row “check of used rows”, a subclass of this optimizer checks only the rows of the "
         "gradient that belong to words of the batch, since all others are zero "
-        "([how to write it](../../docs/guides/speed.md#what-gains-little-on-a-gpu)).",
+        "(`CheckRows` in [gpu_fit.py](../gpu_fit.py)).",
         f"Written by `python -m benchmarks.gpu_fit` from a run with {pages.runs(runs)}.",
     ]
     return "\n\n".join(parts) + "\n"
