@@ -1,4 +1,4 @@
-"""Applies initializers, regularizers and constraints to the tensors in an opaque buffer."""
+"""Applies initializers, regularizers, constraints and dropout to the tensors in a buffer."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -257,3 +257,20 @@ def make_constraint(
         )
 
     return _Constraint(constrain)
+
+
+def drop_recurrent_weights(
+    config: RnnConfig, params: tf.Tensor, rate: float, seed: tf.Tensor
+) -> tf.Tensor:
+    """Returns a buffer in which numbers of the recurrent matrices are dropped at a rate."""
+    parts = pseudo_layers.cut(config, params)
+    for index, part in enumerate(parts):
+        shape = part.recurrent_kernel.shape
+        # Philox draws the same integers on every device; XLA makes other floats of them.
+        options = {"minval": None, "maxval": None, "dtype": tf.int64, "alg": "philox"}
+        drawn = tf.random.stateless_uniform(shape, seed + [0, index], **options)
+        scaled = part.recurrent_kernel / (1.0 - rate)
+        is_dropped = drawn < int(rate * 2**64) - 2**63
+        masked = tf.where(is_dropped, tf.zeros_like(scaled), scaled)
+        parts[index] = part._replace(recurrent_kernel=masked)
+    return pseudo_layers.join(config, parts)

@@ -15,22 +15,15 @@ from cudnn_rnn_tf.keras.registration import signed
 from cudnn_rnn_tf.keywords import LayerOptions
 from cudnn_rnn_tf.layers import buffer_parts, opaque_kernel, reading_order, tf_keras
 from cudnn_rnn_tf.layers.foreign_arguments import ChecksForeignArguments
+from cudnn_rnn_tf.layers.layer_states import HasStates
 from cudnn_rnn_tf.layers.layer_weights import HasOpaqueKernel
 from cudnn_rnn_tf.lengths_and_masks import HOW_TO_MAKE_RAGGED, mask_from_lengths, to_ragged
 from cudnn_rnn_tf.mask_packing import Packing, first_mask
 from cudnn_rnn_tf.ops import seeds
-from cudnn_rnn_tf.pseudo_layers import cut, join
 from cudnn_rnn_tf.xla import CompiledByXla
 
 
-class _Untracked:
-    """Hides variables from Keras, which would otherwise take them for the layer's weights."""
-
-    def __init__(self, *variables: keras.Variable):
-        self.variables = variables
-
-
-class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, CompiledByXla):
+class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, CompiledByXla):
     """The base class of the four layers; it cannot be used on its own.
 
     All matrices and biases are one variable, `kernel`. An optimizer that goes by variables trains
@@ -219,7 +212,6 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, CompiledByXla
             seeds.SeedGenerator(self.seed, name="seed_generator") if draws_masks else None
         )
         self.kernel: opaque_kernel.OpaqueKernel | None = None
-        self._states = _Untracked()
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -277,10 +269,6 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, CompiledByXla
         """
         return self._built_config().input_size
 
-    def state_shape(self, batch_size: int | None) -> tuple[tuple[int | None, ...], ...]:
-        """Returns the shapes of the states: of h, and of an LSTM's c."""
-        return self._config.state_shapes(batch_size, self.time_major)
-
     # Building.
 
     def build(self, input_shape: Sequence[int | None]) -> None:
@@ -317,40 +305,6 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, CompiledByXla
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: config.input_size})
         if self.stateful:
             self._create_states(input_shape[1 if self.time_major else 0])
-
-    def _create_states(self, batch_size: int | None) -> None:
-        if batch_size is None:
-            raise ValueError(
-                f"layer {self.name!r} is stateful, so its batch size must be static: pass "
-                "batch_size to keras.Input"
-            )
-        self._states = _Untracked(
-            *(
-                keras.Variable(
-                    initializer="zeros",
-                    shape=shape,
-                    dtype=self.compute_dtype,
-                    trainable=False,
-                    autocast=False,
-                    name=f"state_{name}",
-                )
-                for name, shape in zip(("h", "c"), self.state_shape(batch_size), strict=False)
-            )
-        )
-
-    @property
-    def states(self) -> tuple[keras.Variable, ...]:
-        """A stateful layer's states, h and an LSTM's c; they are not among its weights."""
-        return self._states.variables
-
-    def reset_state(self) -> None:
-        """Sets a stateful layer's states to zero."""
-        for state in self.states:
-            state.assign(tf.zeros_like(state.value))
-
-    def reset_states(self) -> None:
-        """The old name of `reset_state`."""
-        self.reset_state()
 
     # Calling.
 
@@ -429,39 +383,9 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, CompiledByXla
         seed = seeds.next_seed(self.seed_generator)
         # The variable's own type keeps the digits that a scaled number of a half type would lose.
         with _private_names.AutocastScope(None):
-            parts = cut(self._config, tf.convert_to_tensor(self.kernel))
-        for index, part in enumerate(parts):
-            shape = part.recurrent_kernel.shape
-            # Philox draws the same integers on every device; XLA makes other floats of them.
-            options = {"minval": None, "maxval": None, "dtype": tf.int64, "alg": "philox"}
-            drawn = tf.random.stateless_uniform(shape, seed + [0, index], **options)
-            scaled = part.recurrent_kernel / (1.0 - rate)
-            is_dropped = drawn < int(rate * 2**64) - 2**63
-            masked = tf.where(is_dropped, tf.zeros_like(scaled), scaled)
-            parts[index] = part._replace(recurrent_kernel=masked)
-        return tf.cast(join(self._config, parts), self.compute_dtype)
-
-    def _initial_states(self, inputs: tf.Tensor, initial_state: Any) -> list[tf.Tensor]:
-        batch_axis = 1 if self.time_major else 0
-        if initial_state is None:
-            if self.stateful:
-                expected, received = self.states[0].shape[batch_axis], inputs.shape[batch_axis]
-                if received not in (None, expected):
-                    raise ValueError(
-                        f"expected inputs of stateful layer {self.name!r} to have batch size "
-                        f"{expected}, as when it was built, but received {received}; a last "
-                        "batch that is short can be left out (drop_remainder=True) or padded with "
-                        "sequences of length 0"
-                    )
-                states = [tf.convert_to_tensor(state.value) for state in self.states]
-                return ops.kept_states(states, received, batch_axis)
-            batch_size = inputs.shape[batch_axis]
-            if batch_size is None:
-                batch_size = tf.shape(inputs)[batch_axis]
-            return ops.zero_states(self._config, batch_size, inputs.dtype, self.time_major)
-        if not isinstance(initial_state, (list, tuple)):
-            initial_state = [initial_state]
-        return [tf.convert_to_tensor(state, dtype=inputs.dtype) for state in initial_state]
+            params = tf.convert_to_tensor(self.kernel)
+        dropped = buffer_parts.drop_recurrent_weights(self._config, params, rate, seed)
+        return tf.cast(dropped, self.compute_dtype)
 
     def _all_outputs(
         self,
@@ -522,15 +446,6 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, CompiledByXla
         return masks if len(masks) > 1 else masks[0]
 
     # Saving.
-
-    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
-        # TensorFlow calls this to find the objects to save. A SavedModel needs the states that its
-        # functions use. A checkpoint with states could not be restored into a model with another
-        # batch size.
-        children = super()._trackable_children(save_type, **kwargs)
-        if save_type == "savedmodel":
-            children.update({state.name: state for state in self.states})
-        return children
 
     def get_build_config(self) -> dict[str, Any] | None:
         return signed(super().get_build_config())
