@@ -10,6 +10,7 @@ import pytest
 import reference
 import reference_masks
 import tensorflow as tf
+from reference_cell import ACTIVATIONS
 
 from cudnn_rnn_tf import native, ops
 from cudnn_rnn_tf.config import RnnConfig
@@ -178,9 +179,9 @@ def _random_activations(rnn_mode: str, index: int) -> dict[str, str]:
     if index % 4 != 1 or rnn_mode == "rnn_relu":
         return {}
     rng = np.random.default_rng([index, 5])
-    chosen = {"activation": str(rng.choice(list(reference.ACTIVATIONS)))}
+    chosen = {"activation": str(rng.choice(list(ACTIVATIONS)))}
     if rnn_mode != "rnn_tanh":
-        gates = [name for name in reference.ACTIVATIONS if name.endswith("sigmoid")]
+        gates = [name for name in ACTIVATIONS if name.endswith("sigmoid")]
         chosen["recurrent_activation"] = str(rng.choice(gates))
     return chosen
 
@@ -485,7 +486,7 @@ def beyond_tolerance(
 def has_kinks(case: Case) -> bool:
     """Returns whether a rounded number may be on the other side of a kink."""
     names = {case.config.activation, case.config.recurrent_activation}
-    kinky = {name for name, (_, _, kinks) in reference.ACTIVATIONS.items() if kinks}
+    kinky = {name for name, (_, _, kinks) in ACTIVATIONS.items() if kinks}
     return case.config.rnn_mode == "rnn_relu" or case.config.cell_clip > 0 or bool(names & kinky)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_hostile_files import good_keras, refused, write_archive
+from hostile_files import good_keras, write_archive
+from test_hostile_files import refused
 
 import cudnn_rnn_tf as crnn
 

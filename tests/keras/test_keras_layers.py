@@ -11,9 +11,9 @@ import keras
 import numpy as np
 import pytest
 import random_configs
-import reference
 import tensorflow as tf
 from random_layers import check_equal, draw_mask, draw_options, run
+from reference_cell import ACTIVATIONS
 
 from cudnn_rnn_tf import keras as drop_ins
 from cudnn_rnn_tf._private_names import keras_mask
@@ -76,7 +76,7 @@ def test_what_the_ops_cannot_run_runs_as_keras_runs_it(class_name, options, reas
 def test_activations(class_name, fused_calls):
     """With each activation, results and gradients are those of Keras's layer."""
     inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)))
-    names = [*reference.ACTIVATIONS, None]
+    names = [*ACTIVATIONS, None]
     for index, name in enumerate(names):
         both = [
             keras_2_hard_sigmoid if each == "keras_2_hard_sigmoid" else each
