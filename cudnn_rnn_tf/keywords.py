@@ -1,6 +1,7 @@
 """The keyword arguments of layers: their types, and errors that say how a misspelt one is spelt."""
 
 import difflib
+import functools
 import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
@@ -72,8 +73,7 @@ class ChecksKeywords:
 
     def __new__(cls: type[_Layer], *args: Any, **kwargs: Any) -> _Layer:
         """Makes a layer; the class says what its arguments, and those of its calls, mean."""
-        # This is done before `__init__` is called, because Python would first complain that
-        # an argument is missing.
+        # Before `__init__`, since Python would complain of missing arguments first.
         _check(cls, cls.__name__, kwargs, "__init__", instead=cls._instead)
         return super().__new__(cls, *args, **kwargs)
 
@@ -88,21 +88,17 @@ class ChecksKeywords:
                 raise
 
 
+@functools.lru_cache
+def _names(layer: type, *methods: str) -> frozenset[str]:
+    """Returns what methods of a class take; it passes on what it does not know to its bases."""
+    own = (vars(base)[name] for base in layer.__mro__ for name in methods if name in vars(base))
+    return frozenset(name for method in own for name in inspect.signature(method).parameters)
+
+
 def _check(
-    layer: type,
-    owner: str,
-    given: Mapping[str, Any],
-    *methods: str,
-    instead: Mapping[str, str] = {},
+    layer: type, owner: str, given: dict[str, Any], *methods: str, instead: Mapping[str, str] = {}
 ) -> None:
-    # A class passes on what it does not know to its bases.
-    signatures = [
-        inspect.signature(vars(base)[method]).parameters
-        for base in layer.__mro__
-        for method in methods
-        if given and method in vars(base)
-    ]
-    names = {name for each in signatures for name in each}
+    names = _names(layer, *methods)
     for keyword in sorted(given.keys() - names):
         alike = difflib.get_close_matches(keyword, names, 1, cutoff=_ALIKE)
         hint = instead.get(keyword) or (f"did you mean {alike[0]!r}?" if alike else "")
