@@ -11,10 +11,9 @@ _Layer = TypeVar("_Layer", bound="ChecksKeywords")
 _ALIKE = 0.8
 
 
-# What the constructors of `keras.layers.Layer` and of classes derived from it take by name.
-
-
 class LayerOptions(TypedDict, total=False):
+    """What `keras.layers.Layer` takes by name; `name`, `dtype` and what others take are below."""
+
     activity_regularizer: Any
     autocast: bool
     input_dim: int

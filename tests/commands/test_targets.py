@@ -10,15 +10,15 @@ import fresh_process
 import keras
 import pytest
 import tensorflow as tf
-from layer_reference import make
 from test_command_line import run
 
 from cudnn_rnn_tf import __main__, convert
+from cudnn_rnn_tf import keras as drop_ins
 from cudnn_rnn_tf.commands import bench
 
 
 def one_layer(path: pathlib.Path, units: int) -> None:
-    keras.Sequential([keras.Input((None, units)), make("gru", 1, units)]).save(path)
+    keras.Sequential([keras.Input((None, units)), drop_ins.GRU(units)]).save(path)
 
 
 @pytest.mark.parametrize(
