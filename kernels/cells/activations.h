@@ -1,5 +1,6 @@
 // The activations by their numbers, which are those of Activation in
-// rnn_spec.h. F has Relu and OneMinus, as for cells, and
+// rnn_spec.h. kLast is the last of them. F has Relu and OneMinus, as for cells,
+// and
 //   Sigmoid(x), Tanh(x).
 //   Linear(x, a, b): a * x + b.
 //   Abs(x), Min0(x): the magnitude of x, and the smaller one of x and 0.
@@ -7,47 +8,61 @@
 //   Within01(x): x within 0 and 1.
 // and, for slopes,
 //   Step(y), Inside01(y): 1 where y > 0, or where 0 < y < 1, else 0.
+enum class ActivationNumber {
+  kTanh = 1,
+  kSigmoid,
+  kRelu,
+  kLinear,
+  kSoftsign,
+  kElu,
+  kHardSigmoid,
+  kKeras2HardSigmoid,
+  kLast = kKeras2HardSigmoid
+};
+
 template <typename F, typename V>
 V Activated(const F& f, int activation, V x) {
-  switch (activation) {
-    case 1:
+  switch (static_cast<ActivationNumber>(activation)) {
+    case ActivationNumber::kTanh:
       return f.Tanh(x);
-    case 2:
+    case ActivationNumber::kSigmoid:
       return f.Sigmoid(x);
-    case 3:
+    case ActivationNumber::kRelu:
       return f.Relu(x);
-    case 4:
-      return x;
-    case 5:
+    case ActivationNumber::kLinear:
+      break;
+    case ActivationNumber::kSoftsign:
       return x / f.Linear(f.Abs(x), 1.0, 1.0);
-    case 6:
+    case ActivationNumber::kElu:
       return f.Relu(x) + f.ExpMinus1(f.Min0(x));
-    case 7:
+    case ActivationNumber::kHardSigmoid:
       return f.Within01(f.Linear(x, 1.0 / 6.0, 0.5));
-    default:
+    case ActivationNumber::kKeras2HardSigmoid:
       return f.Within01(f.Linear(x, 0.2, 0.5));
   }
+  return x;
 }
 
 // The slope where the activation is y.
 template <typename F, typename V>
 V SlopeAt(const F& f, int activation, V y) {
-  switch (activation) {
-    case 1:
+  switch (static_cast<ActivationNumber>(activation)) {
+    case ActivationNumber::kTanh:
       return f.OneMinus(y * y);
-    case 2:
+    case ActivationNumber::kSigmoid:
       return y * f.OneMinus(y);
-    case 3:
+    case ActivationNumber::kRelu:
       return f.Step(y);
-    case 4:
-      return f.Linear(y, 0.0, 1.0);
-    case 5:
+    case ActivationNumber::kLinear:
+      break;
+    case ActivationNumber::kSoftsign:
       return f.OneMinus(f.Abs(y)) * f.OneMinus(f.Abs(y));
-    case 6:
+    case ActivationNumber::kElu:
       return f.Linear(f.Min0(y), 1.0, 1.0);
-    case 7:
+    case ActivationNumber::kHardSigmoid:
       return f.Linear(f.Inside01(y), 1.0 / 6.0, 0.0);
-    default:
+    case ActivationNumber::kKeras2HardSigmoid:
       return f.Linear(f.Inside01(y), 0.2, 0.0);
   }
+  return f.Linear(y, 0.0, 1.0);
 }

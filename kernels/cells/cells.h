@@ -78,10 +78,6 @@ struct CellShape {
   template <typename F, typename V>
   static void ResetBackward(const F&, const V*, V, V, V*, V*) {}
   template <typename F, typename V>
-  static V Output(const F&, const V*, V) {
-    return V();
-  }
-  template <typename F, typename V>
   static void VectorGradients(const F&, const V*, V, V, V*) {}
 };
 
@@ -99,9 +95,9 @@ template <typename... Cells>
 struct CellList {};
 using AllCells = CellList<Lstm, Gru, RnnTanh, RnnRelu, GruResetBefore,
                           LstmPeephole, LstmLayerNorm, GruLayerNorm>;
-// Those that come before the cells that normalise.
-using ZoneoutCells =
-    CellList<Zoneout<Lstm>, Zoneout<Gru>, Zoneout<RnnTanh>, Zoneout<RnnRelu>,
-             Zoneout<GruResetBefore>, Zoneout<LstmPeephole>>;
+template <typename... Cells>
+CellList<typename WithZoneout<Cells>::Type...> AllWithZoneout(
+    CellList<Cells...>);
+using ZoneoutCells = decltype(AllWithZoneout(AllCells()));
 
 #endif  // CUDNN_RNN_TF_KERNELS_CELLS_CELLS_H_

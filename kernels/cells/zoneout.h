@@ -53,3 +53,13 @@ struct Zoneout : Cell {
     if constexpr (Cell::kHasC) *dc = *dc + c_stays;
   }
 };
+
+// The cell to run for one that is given. Those that normalise have no zoneout.
+template <typename Cell, bool normalizes = (Cell::kNorms > 0)>
+struct WithZoneout {
+  using Type = Zoneout<Cell>;
+};
+template <typename Cell>
+struct WithZoneout<Cell, true> {
+  using Type = Cell;
+};

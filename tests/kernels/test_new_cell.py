@@ -49,7 +49,15 @@ int main() {
   toy.forward(1, row);
   toy.backward(1, row);
   const double y = std::tanh(0.3);
-  return std::abs(h - y) < 1e-15 && std::abs(gate - 2.0 * (1.0 - y * y)) < 1e-14 ? 0 : 1;
+  if (std::abs(h - y) > 1e-15 || std::abs(gate - 2.0 * (1.0 - y * y)) > 1e-14) return 1;
+
+  const auto& zoned = baseline::MakeCellKernels<double, Functions>(
+      baseline::ZoneoutCells())[static_cast<int>(RnnMode::kToy)];
+  double before = -0.5, share = 0.25;
+  row.h_before = &before, row.zones = &share;
+  gate = 0.3;
+  zoned.forward(1, row);
+  return std::abs(h - (0.25 * before + 0.75 * y)) < 1e-15 ? 0 : 2;
 }
 """
 

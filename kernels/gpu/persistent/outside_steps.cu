@@ -6,6 +6,14 @@
 
 using cudnn_rnn_tf::persistent::BackwardDirection;
 
+template <typename Cell>
+static Sum OutputOf(const Functions& functions, const Sum* kept, Sum c) {
+  if constexpr (Cell::kHasC && Cell::kNorms == 0) {
+    return Cell::Output(functions, kept, c);
+  }
+  return 0.0f;  // Such cells have no projection.
+}
+
 // Computes h before its projection, [rows, units], from the gates and c of each
 // step. Past the sequences' ends, it is zero. The sequences have no order. A
 // warp takes a row.
@@ -25,7 +33,7 @@ extern "C" __global__ void compute_unprojected(const Sequences all, Index rows,
         kept[slot] = ToFloat(gates[(row * kSlots + slot) * units + unit]);
       }
       const Sum c = ToFloat(cells[row * units + unit]);
-      const Sum h = CellType::Output(functions, kept, c);
+      const Sum h = OutputOf<CellType>(functions, kept, c);
       to[row * units + unit] = FromFloat(exists ? h : 0.0f);
     }
   }
