@@ -44,7 +44,6 @@ class ReadMaskOp : public OpKernel {
               i, i == kMaskLengths ? TensorShape({values.batch_size}) : steps,
               &found[i]));
     }
-    if (values.batch_size == 0) return;
     OP_REQUIRES_OK(context,
                    ToTensorFlow(MakeBackend<Device>(context)->ReadMask(
                        values, {found[kMaskLengths]->flat<int64_t>().data(),
@@ -88,7 +87,6 @@ class MoveStepsOp : public OpKernel {
                        ? context->forward_input_or_allocate_output(
                              {kUnmoved}, 0, values.shape(), &moved)
                        : context->allocate_output(0, values.shape(), &moved));
-    if (moved->NumElements() == 0) return;
     move.from = DataOf(values);
     move.to = DataOf(*moved);
     OP_REQUIRES_OK(context,

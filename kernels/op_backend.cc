@@ -36,21 +36,7 @@ std::shared_ptr<void> AllocateTemp(tensorflow::OpKernelContext* context,
 }
 
 absl::Status ToTensorFlow(const RnnStatus& status) {
-  switch (status.code) {
-    case RnnStatus::Code::kOk:
-      return absl::OkStatus();
-    case RnnStatus::Code::kInvalidArgument:
-      return absl::InvalidArgumentError(status.message);
-    case RnnStatus::Code::kUnimplemented:
-      return absl::UnimplementedError(status.message);
-    case RnnStatus::Code::kFailedPrecondition:
-      return absl::FailedPreconditionError(status.message);
-    case RnnStatus::Code::kResourceExhausted:
-      return absl::ResourceExhaustedError(status.message);
-    case RnnStatus::Code::kInternal:
-      break;
-  }
-  return absl::InternalError(status.message);
+  return {static_cast<absl::StatusCode>(status.code), status.message};
 }
 
 }  // namespace cudnn_rnn_tf

@@ -20,13 +20,14 @@ namespace cudnn_rnn_tf {
 
 // The outcome of a backend call, without TensorFlow's types.
 struct [[nodiscard]] RnnStatus {
+  // The numbers are those of TensorFlow's errors and of XLA's.
   enum class Code {
-    kOk,
-    kInvalidArgument,
-    kUnimplemented,
-    kFailedPrecondition,
-    kResourceExhausted,
-    kInternal
+    kOk = 0,
+    kInvalidArgument = 3,
+    kResourceExhausted = 8,
+    kFailedPrecondition = 9,
+    kUnimplemented = 12,
+    kInternal = 13
   };
   Code code = Code::kOk;
   std::string message;

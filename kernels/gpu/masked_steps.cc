@@ -55,7 +55,7 @@ RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
   const Rows rows = RowsOf(move);
   CUkernel kernel;
-  const int64_t num_rows = move.batch_size * move.max_time;
+  const int64_t num_rows = move.width > 0 ? move.batch_size * move.max_time : 0;
   if (move.packs && move.repeats) {
     CRNN_RETURN_IF_ERROR(
         CompileKernel(kFile, "add_steps", {TypeMacro(move.dtype)}, &kernel));

@@ -38,7 +38,8 @@ class CpuPlace {
                 std::min(members, std::max<int64_t>(1, pool.num_threads())),
                 body);
     };
-    backend = std::make_unique<CpuBackend>(Threads{num_threads, run});
+    backend = std::make_unique<CpuBackend>(
+        Threads{std::max<int64_t>(1, num_threads), run});
   }
 
   RnnStatus ReadLengths(const XlaPass& pass, const RnnPlan&, const void* data,

@@ -20,21 +20,8 @@ namespace cudnn_rnn_tf {
 namespace ffi = xla::ffi;
 
 inline ffi::Error ToXla(const RnnStatus& status) {
-  switch (status.code) {
-    case RnnStatus::Code::kOk:
-      return ffi::Error::Success();
-    case RnnStatus::Code::kInvalidArgument:
-      return ffi::Error::InvalidArgument(status.message);
-    case RnnStatus::Code::kFailedPrecondition:
-      return {ffi::ErrorCode::kFailedPrecondition, status.message};
-    case RnnStatus::Code::kUnimplemented:
-      return {ffi::ErrorCode::kUnimplemented, status.message};
-    case RnnStatus::Code::kResourceExhausted:
-      return {ffi::ErrorCode::kResourceExhausted, status.message};
-    case RnnStatus::Code::kInternal:
-      break;
-  }
-  return ffi::Error::Internal(status.message);
+  if (status.ok()) return ffi::Error::Success();
+  return {static_cast<ffi::ErrorCode>(status.code), status.message};
 }
 
 // An exception must not pass through XLA's functions.

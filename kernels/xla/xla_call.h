@@ -97,14 +97,23 @@ struct ToIntegers {
   }
 };
 
+// The types of data have no names.
+template <>
+inline constexpr size_t kNumNames<RnnDataType> =
+    static_cast<size_t>(RnnDataType::kBfloat16) + 1;
+
 struct FromIntegers {
   const int64_t* next;
   const int64_t* end;
 
   template <typename T>
   void operator()(T& field) {
-    // Handlers catch it. The array may be in a file that another version wrote.
     if (next == end) throw std::out_of_range("XLA's call has too few numbers");
+    if constexpr (std::is_enum_v<T>) {
+      if (static_cast<uint64_t>(*next) >= kNumNames<T>) {
+        throw std::out_of_range("XLA's call has a number that names nothing");
+      }
+    }
     if constexpr (std::is_same_v<T, float>) {
       const auto bits = static_cast<uint32_t>(*next++);
       std::memcpy(&field, &bits, sizeof(bits));
@@ -126,8 +135,9 @@ std::string XlaConfig(Call call) {
   return std::string("{") + kXlaCall + " = array<i64: " + text + ">}";
 }
 
-// Reads the array at run time. Throws std::out_of_range if it has another
-// number of elements.
+// Reads the array at run time. It may be in a file that another version wrote.
+// Throws std::out_of_range, which handlers catch, if it has another number of
+// elements, or one that is none of an enumeration's values.
 template <typename Call>
 Call XlaCallOf(const int64_t* integers, size_t size) {
   Call call;

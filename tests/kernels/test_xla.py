@@ -3,9 +3,11 @@
 import dataclasses
 import functools
 import re
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import cxx
 import fresh_process
 import keras
 import numpy as np
@@ -237,6 +239,12 @@ def test_memory_for_another_cpu_is_an_error():
             less = [*results[:i], (dtype, str(int(size) - 1)), *results[i + 1 :]]
             with pytest.raises(tf.errors.FailedPreconditionError, match=f"{size}.*{int(size) - 1}"):
                 call_of_a_kept_module(target, config, operands, less)
+
+
+def test_xla_is_told_which_error_a_handler_met(tmp_path):
+    headers = f"-isystem{tf.sysconfig.get_include()}"
+    program = cxx.compiled(tmp_path, "errors_in_xla", [], headers)
+    assert subprocess.run([program], check=True, capture_output=True).stdout == b"well\n"
 
 
 def test_a_shape_that_xla_does_not_know_is_an_error_that_says_what_to_write():

@@ -1,6 +1,7 @@
 // Prints each field of a network: its name, the number of the ops that have it
 // as an attribute, and whether two networks that differ in it are told apart;
-// fails if an array of another size than a call of XLA has is read.
+// fails if an array is read that has another size than one of XLA's calls, or a
+// number that is none of an enumeration's values.
 #include <cstdio>
 #include <stdexcept>
 #include <string>
@@ -31,14 +32,21 @@ int main() {
   ToIntegers to;
   VisitFields(pass, to);
   int taken = 0;
-  for (size_t size = 0; size < to.integers.size() + 2; ++size) {
-    std::vector<int64_t> given = to.integers;
-    given.resize(size);
+  const auto take = [&](const std::vector<int64_t>& given) {
     try {
       XlaCallOf<XlaPass>(given.data(), given.size());
       ++taken;
     } catch (const std::out_of_range&) {
     }
+  };
+  std::vector<int64_t> given = to.integers;
+  given.push_back(0);
+  for (; !given.empty(); given.pop_back()) take(given);
+  for (const int64_t mode :
+       {int64_t{-1}, static_cast<int64_t>(RnnMode::kCount)}) {
+    given = to.integers;
+    given[0] = mode;
+    take(given);
   }
   return taken == 1 ? 0 : 1;
 }
