@@ -166,7 +166,7 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
                 const CpuPackedParams* packed, RnnBufferSizes* sizes) {
   const RnnSpec& spec = problem.spec;
   const int64_t num_threads =
-      ThreadsInForward(problem, ThisCore<Compute>(problem), most_threads);
+      ThreadsInForward(problem, ThisCore(problem), most_threads);
   Arena workspace(buffers.workspace);
   Arena reserve_arena(buffers.reserve_space);
   const CpuReserve<Compute> reserve(
@@ -175,13 +175,12 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
                         buffers.sequence_lengths.on_host, buffers.resets,
                         problem.time_major);
   Schedule schedule(num_threads);
-  const CpuNetwork<Compute> network(problem, rows, buffers.seed, num_threads);
   Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
   CpuForwardCall<Compute> call = {};
   call.input = adapter.Sequence(buffers.input, spec.input_size);
   call.input_h = adapter.ImportStates(buffers.input_h, spec.output_size());
   call.params = StoredTensor<Storage, Compute>(buffers.params);
-  if (packed != nullptr) call.packed = packed->layers<Compute>();
+  if (packed != nullptr) call.packed = packed->weights<Compute>();
   call.output =
       adapter.SequenceResult(buffers.output, spec.layer_output_size());
   call.output_h = adapter.StatesResult(buffers.output_h, spec.output_size());
@@ -191,7 +190,9 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
   }
   const int64_t cells = spec.num_dirs() * spec.num_units;
   call.cell_sequences = adapter.SequenceResult(buffers.cell_sequences, cells);
-  network.Forward(call, reserve, &workspace, &schedule);
+  call.seed = buffers.seed;
+  const auto pass =
+      AddForward<Compute>(problem, rows, call, reserve, &workspace, &schedule);
   if (workspace.only_counts()) {
     sizes->forward_workspace =
         std::max(sizes->forward_workspace, workspace.used());
@@ -221,7 +222,6 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
                         buffers.sequence_lengths.on_host, buffers.resets,
                         problem.time_major);
   Schedule schedule(num_threads);
-  CpuNetwork<Compute> network(problem, rows, buffers.seed, num_threads);
   Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
   CpuBackwardCall<Compute> call = {};
   call.input = adapter.Sequence(buffers.input, spec.input_size);
@@ -240,7 +240,9 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
     call.cell_sequences_backprop = adapter.Sequence(
         buffers.cell_sequences_backprop, spec.num_dirs() * spec.num_units);
   }
-  network.Backward(call, reserve, &workspace, &schedule);
+  call.seed = buffers.seed;
+  const auto pass =
+      AddBackward<Compute>(problem, rows, call, reserve, &workspace, &schedule);
   if (workspace.only_counts()) {
     sizes->backward_workspace = workspace.used();
     sizes->reserve_space = reserve_arena.used();
@@ -286,27 +288,26 @@ CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
   problem.is_training = false;
   const PackedRows rows(problem.max_time, problem.batch_size, nullptr);
   const uint64_t no_seed[2] = {};
+  const CpuNetwork network(problem, rows, no_seed, /*num_threads=*/1);
   Dispatch(dtype, [&](auto storage, auto compute) {
     using Compute = decltype(compute);
-    const CpuNetwork<Compute> network(problem, rows, no_seed,
-                                      /*num_threads=*/1);
     const auto stored = StoredTensor<decltype(storage), Compute>(params);
     Schedule now = Schedule::Immediate();
     const auto pack = [&](void* memory, size_t* bytes) {
       Arena arena(memory);
-      std::vector<CpuForwardWeights<Compute>> layers;
-      for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-        layers.push_back(network.PackForward(
-            layer, stored, WeightsForm::kPacked, &arena, &now));
+      std::vector<CpuForwardWeights<Compute>> weights;
+      for (int64_t i = 0; i < spec.num_pseudo_layers(); ++i) {
+        weights.push_back(
+            network.PackForward(i, stored, WeightsForm::kPacked, &arena, &now));
       }
       *bytes = arena.used();
-      return layers;
+      return weights;
     };
     size_t bytes = 0;
     pack(nullptr, &bytes);
     memory_.Grow(bytes);
     AdviseLargePages(memory_.data(), memory_.size());
-    layers_ = pack(memory_.data(), &bytes);
+    weights_ = pack(memory_.data(), &bytes);
   });
 }
 

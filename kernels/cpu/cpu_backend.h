@@ -20,18 +20,18 @@ class CpuPackedParams {
  public:
   CpuPackedParams(const RnnSpec& spec, RnnDataType dtype, const void* params);
   size_t bytes() const { return memory_.size(); }
-  // Returns an array of every layer's weights. T is the type that the data type
+  // Returns the weights of all pseudo-layers. T is the type that the data type
   // is computed in.
   template <typename T>
-  const CpuForwardWeights<T>* layers() const {
-    return std::get<std::vector<CpuForwardWeights<T>>>(layers_).data();
+  const CpuForwardWeights<T>* weights() const {
+    return std::get<std::vector<CpuForwardWeights<T>>>(weights_).data();
   }
 
  private:
   ArenaMemory memory_;
   std::variant<std::vector<CpuForwardWeights<float>>,
                std::vector<CpuForwardWeights<double>>>
-      layers_;
+      weights_;
 };
 
 class CpuBackend : public RnnBackend {

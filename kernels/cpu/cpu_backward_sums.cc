@@ -3,21 +3,18 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/backward_layer.h"
-#include "kernels/cpu/cpu_network.h"
-#include "kernels/param_layout.h"
+#include "kernels/cpu/backward_pass.h"
 
 namespace cudnn_rnn_tf {
 
 // Computes dx = dz W. The second direction's product is added to the first's.
 template <typename T>
-void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
-                                   Stored<T> params, Arena* arena,
-                                   Schedule* schedule) const {
-  const ParamLayout::PseudoLayer& offsets =
-      layout_.pseudo_layer(layer.index * dirs_ + dir);
+void BackwardPass<T>::AddInputs(const Layer& layer, int64_t dir,
+                                Stored<T> params, Arena* arena,
+                                Schedule* schedule) const {
+  const ParamLayout::PseudoLayer& offsets = layer.pseudo_layers[dir].offsets;
   const int64_t fan_in = spec_.layer_input_size(layer.index);
-  const Rows<T> dz = {layer.kept[dir].gates, gates_};
+  const Rows<T> dz = {layer.pseudo_layers[dir].kept.gates, gates_};
   const Rows<T> dx = layer.input_backprop;
   if (offsets.input_weights >= 0) {
     Product<T> product;
@@ -46,15 +43,13 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
 
 // Computes the gradients of a cell's vectors.
 template <typename T>
-void CpuNetwork<T>::BackwardVectors(const BackwardLayer& layer,
-                                    Destination<T> params_backprop,
-                                    Schedule* schedule) const {
-  for (int64_t dir = 0; dir < dirs_; ++dir) {
-    const int64_t offset =
-        layout_.pseudo_layer(layer.index * dirs_ + dir).vectors;
-    if (offset < 0) continue;
-    const int64_t numbers = cell_.num_vectors * units_;
-    const T* const of_sequences = layer.vector_sums[dir];
+void BackwardPass<T>::AddVectors(const Layer& layer,
+                                 Destination<T> params_backprop,
+                                 Schedule* schedule) const {
+  const int64_t numbers = cell_.num_vectors * units_;
+  for (const PseudoLayer& pseudo_layer : layer.pseudo_layers) {
+    const int64_t offset = pseudo_layer.offsets.vectors;
+    const T* const of_sequences = pseudo_layer.vector_sums;
     schedule->AddRanges(numbers, kSliceCols, [=](int64_t first, int64_t last) {
       std::vector<T> sums(last - first);
       for (int64_t i = 0; i < batch_ * (last - first); ++i) {
@@ -69,9 +64,9 @@ void CpuNetwork<T>::BackwardVectors(const BackwardLayer& layer,
 // Computes gradients of parameters as sums over all steps: dW = dz^T x, dR =
 // dz^T h, and the sums of dz themselves for the biases.
 template <typename T>
-void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
-                                    Destination<T> params_backprop,
-                                    Arena* arena, Schedule* schedule) const {
+void BackwardPass<T>::AddWeights(const Layer& layer,
+                                 Destination<T> params_backprop, Arena* arena,
+                                 Schedule* schedule) const {
   using Term = typename TransposedProducts<T>::Term;
   TransposedProducts<T> products(
       arena->only_counts() ? problem_.max_time * batch_ : rows_.num_rows(),
@@ -79,16 +74,15 @@ void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
   const int64_t fan_in = spec_.layer_input_size(layer.index);
   const bool has_input_weights = spec_.has_input_weights(layer.index);
   const int64_t x = has_input_weights ? products.AddB(layer.input, fan_in) : -1;
-  for (int64_t dir = 0; dir < dirs_; ++dir) {
-    const ParamLayout::PseudoLayer& offsets =
-        layout_.pseudo_layer(layer.index * dirs_ + dir);
+  for (const PseudoLayer& pseudo_layer : layer.pseudo_layers) {
+    const ParamLayout::PseudoLayer& offsets = pseudo_layer.offsets;
     const auto gradient = [=](int64_t b, int64_t offset, int64_t first,
                               int64_t cols) {
       return Term{b, params_backprop.From(offset + first * cols)};
     };
-    const Rows<const T> gates = {layer.kept[dir].gates, gates_};
+    const Rows<const T> gates = {pseudo_layer.kept.gates, gates_};
     int64_t h = -1;
-    for (const auto& segment : layer.segments[dir]) {
+    for (const auto& segment : pseudo_layer.segments) {
       const bool reads_h = segment.first < cell_.gates_of_h * units_;
       if (h < 0 || !reads_h || has_recurrent_dropout()) {
         h = products.AddB(segment.h, out_);
@@ -119,8 +113,8 @@ void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
     }
     if (spec_.num_proj > 0) {
       const int64_t y =
-          products.AddB({{layer.unprojected[dir]}, units_}, units_);
-      products.AddA({layer.projected_backprop[dir], out_}, out_,
+          products.AddB({{pseudo_layer.unprojected}, units_}, units_);
+      products.AddA({pseudo_layer.projected_backprop, out_}, out_,
                     {gradient(y, offsets.projection, 0, units_)}, {});
     }
   }
@@ -128,16 +122,16 @@ void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
 }
 
 template <typename T>
-void CpuNetwork<T>::BackwardSums(const BackwardLayer& layer,
-                                 const CpuBackwardCall<T>& call, Arena* arena,
-                                 Schedule* schedule) const {
+void BackwardPass<T>::AddSums(const Layer& layer,
+                              const CpuBackwardCall<T>& call, Arena* arena,
+                              Schedule* schedule) const {
   const Rows<T> dx = layer.input_backprop;
   for (int64_t dir = 0; dir < dirs_; ++dir) {
-    BackwardInputs(layer, dir, call.params, arena, schedule);
+    AddInputs(layer, dir, call.params, arena, schedule);
   }
-  BackwardWeights(layer, call.params_backprop, arena, schedule);
+  AddWeights(layer, call.params_backprop, arena, schedule);
   if (arena->only_counts()) return;
-  BackwardVectors(layer, call.params_backprop, schedule);
+  AddVectors(layer, call.params_backprop, schedule);
   if (has_dropout(layer.index))
     DropOut(layer.index, dx.data, dx.data, schedule);
   if (layer.index > 0 || call.input_backprop.in_place()) return;
@@ -150,10 +144,9 @@ void CpuNetwork<T>::BackwardSums(const BackwardLayer& layer,
       });
 }
 
-#define CRNN_INSTANTIATE(T)                                               \
-  template void CpuNetwork<T>::BackwardSums(                              \
-      const BackwardLayer&, const CpuBackwardCall<T>&, Arena*, Schedule*) \
-      const
+#define CRNN_INSTANTIATE(T)               \
+  template void BackwardPass<T>::AddSums( \
+      const Layer&, const CpuBackwardCall<T>&, Arena*, Schedule*) const
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);
 #undef CRNN_INSTANTIATE

@@ -36,16 +36,16 @@ CpuReserve<T>::CpuReserve(const RnnProblem& problem, Arena* arena) {
   }
 }
 
-template <typename T>
-CpuNetwork<T>::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
-                          const uint64_t seed[2], int64_t num_threads)
+CpuNetwork::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
+                       const uint64_t seed[2], int64_t num_threads)
     : problem_(problem),
       spec_(problem.spec),
       cell_(spec_.kind()),
       rows_(rows),
       layout_(problem.spec),
       seed_{seed[0], seed[1]},
-      division_(DivideGroups(problem, ThisCore<T>(problem), num_threads)),
+      core_(ThisCore(problem)),
+      division_(DivideGroups(problem, core_, num_threads)),
       strands_(rows.Strands(division_.strands)),
       batch_(problem.batch_size),
       gates_(cell_.num_gates * spec_.num_units),
@@ -62,19 +62,10 @@ CpuNetwork<T>::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
 }
 
 template <typename T>
-typename CpuNetwork<T>::Range CpuNetwork<T>::PartPanels(int64_t cols,
-                                                        int64_t part) const {
-  const int64_t panels = CeilDiv(cols, RightMatrix<T>::PanelCols());
-  return {part * panels / division_.parts,
-          (part + 1) * panels / division_.parts};
-}
-
-template <typename T>
-RightMatrix<T> CpuNetwork<T>::PackMatrix(int64_t depth, int64_t cols,
-                                         bool bfloat16, Stored<T> numbers,
-                                         bool transposed, WeightsForm form,
-                                         Arena* arena,
-                                         Schedule* schedule) const {
+RightMatrix<T> CpuNetwork::PackMatrix(int64_t depth, int64_t cols,
+                                      bool bfloat16, Stored<T> numbers,
+                                      bool transposed, WeightsForm form,
+                                      Arena* arena, Schedule* schedule) const {
   const typename RightMatrix<T>::Source source = {
       {numbers, transposed ? depth : cols}, transposed};
   switch (form) {
@@ -91,8 +82,60 @@ RightMatrix<T> CpuNetwork<T>::PackMatrix(int64_t depth, int64_t cols,
 }
 
 template <typename T>
-void CpuNetwork<T>::DropOut(int64_t layer, const T* from, T* to,
-                            Schedule* schedule) const {
+CpuForwardWeights<T> CpuNetwork::PackForward(int64_t pseudo_layer,
+                                             Stored<T> params, WeightsForm form,
+                                             Arena* arena,
+                                             Schedule* schedule) const {
+  const ParamLayout::PseudoLayer& offsets = layout_.pseudo_layer(pseudo_layer);
+  const auto pack = [&](int64_t depth, int64_t cols, bool bfloat16,
+                        int64_t offset) {
+    return PackMatrix(depth, cols, bfloat16, params.From(offset),
+                      /*transposed=*/true, form, arena, schedule);
+  };
+  CpuForwardWeights<T> weights;
+  if (offsets.input_weights >= 0) {
+    weights.input = pack(spec_.layer_input_size(pseudo_layer / dirs_), gates_,
+                         MultipliesBfloat16(), offsets.input_weights);
+  }
+  for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
+    weights.recurrent[gate] =
+        pack(out_, units_, StepsMultiplyBfloat16(),
+             offsets.recurrent_weights + gate * units_ * out_);
+  }
+  if (spec_.num_proj > 0) {
+    weights.projection =
+        pack(units_, out_, StepsMultiplyBfloat16(), offsets.projection);
+  }
+  weights.bias = arena->Take<T>(gates_);
+  weights.candidate_bias = arena->Take<T>(units_);
+  weights.vectors = arena->Take<T>(cell_.num_vectors * units_);
+  if (arena->only_counts()) return weights;
+  schedule->Add(1, 1, [=, &offsets](int64_t, int64_t) {
+    if (offsets.vectors >= 0) {
+      params.From(offsets.vectors)
+          .Copy(cell_.num_vectors * units_, weights.vectors);
+    }
+    std::fill_n(weights.bias, gates_, T(0));
+    std::fill_n(weights.candidate_bias, units_, T(0));
+    if (offsets.input_bias >= 0) {
+      params.From(offsets.input_bias).Copy(gates_, weights.bias);
+    }
+    if (offsets.recurrent_bias < 0) return;
+    std::vector<T> recurrent(gates_);
+    params.From(offsets.recurrent_bias).Copy(gates_, recurrent.data());
+    // The bias of a recurrent side that has a slot of its own is kept apart.
+    const int64_t outside =
+        cell_.splits_gate() ? cell_.joint_gates * units_ : gates_;
+    for (int64_t j = 0; j < outside; ++j) weights.bias[j] += recurrent[j];
+    std::copy(recurrent.begin() + outside, recurrent.end(),
+              weights.candidate_bias);
+  });
+  return weights;
+}
+
+template <typename T>
+void CpuNetwork::DropOut(int64_t layer, const T* from, T* to,
+                         Schedule* schedule) const {
   const DropoutMask mask = {
       {seed_[0], seed_[1]}, layer - 1, spec_.dropout, layer_out_};
   schedule->AddRanges(rows_.num_rows(), 16, [=](int64_t first, int64_t last) {
@@ -104,8 +147,7 @@ void CpuNetwork<T>::DropOut(int64_t layer, const T* from, T* to,
 }
 
 template <typename T>
-void CpuNetwork<T>::DrawMasks(int64_t layer, const Group& group,
-                              T* masks) const {
+void CpuNetwork::DrawMasks(int64_t layer, const Group& group, T* masks) const {
   const DropoutMask mask = {{seed_[0], seed_[1]},
                             RnnSpec::kRecurrentDropoutLayer,
                             spec_.recurrent_dropout,
@@ -123,8 +165,8 @@ void CpuNetwork<T>::DrawMasks(int64_t layer, const Group& group,
 }
 
 template <typename T>
-void CpuNetwork<T>::SetZones(int64_t pseudo_layer, int64_t row, int64_t unit,
-                             int64_t n, T* zones) const {
+void CpuNetwork::SetZones(int64_t pseudo_layer, int64_t row, int64_t unit,
+                          int64_t n, T* zones) const {
   if (!spec_.has_zoneout()) return;
   for (const int64_t state : {0, 1}) {
     T* const to = zones + state * units_;
@@ -141,10 +183,19 @@ void CpuNetwork<T>::SetZones(int64_t pseudo_layer, int64_t row, int64_t unit,
   }
 }
 
-template struct CpuReserve<float>;
-template struct CpuReserve<double>;
-// Members that other files define are instantiated in those files.
-template class CpuNetwork<float>;
-template class CpuNetwork<double>;
+#define CRNN_INSTANTIATE(T)                                                    \
+  template struct CpuReserve<T>;                                               \
+  template RightMatrix<T> CpuNetwork::PackMatrix(                              \
+      int64_t, int64_t, bool, Stored<T>, bool, WeightsForm, Arena*, Schedule*) \
+      const;                                                                   \
+  template CpuForwardWeights<T> CpuNetwork::PackForward(                       \
+      int64_t, Stored<T>, WeightsForm, Arena*, Schedule*) const;               \
+  template void CpuNetwork::DropOut(int64_t, const T*, T*, Schedule*) const;   \
+  template void CpuNetwork::DrawMasks(int64_t, const Group&, T*) const;        \
+  template void CpuNetwork::SetZones(int64_t, int64_t, int64_t, int64_t, T*)   \
+      const
+CRNN_INSTANTIATE(float);
+CRNN_INSTANTIATE(double);
+#undef CRNN_INSTANTIATE
 
 }  // namespace cudnn_rnn_tf

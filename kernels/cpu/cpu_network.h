@@ -1,5 +1,6 @@
-// The recurrent network on a CPU. It computes in T (float or double) on packed
-// rows. The backend adapts callers' tensors of other types and layouts to it.
+// The recurrent network on a CPU. Passes compute in T (float or double) on
+// packed rows. The backend adapts callers' tensors of other types and layouts
+// to them.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_CPU_NETWORK_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_CPU_NETWORK_H_
 
@@ -54,17 +55,16 @@ struct CpuReserve {
   CpuReserve(const RnnProblem& problem, Arena* arena);
 };
 
-// A layer's weights in the form that a forward pass reads. Arrays are indexed
-// by direction.
+// A pseudo-layer's weights in the form that a forward pass reads.
 template <typename T>
 struct CpuForwardWeights {
-  RightMatrix<T> input[2];                  // [fan_in, num_gates * H]
-  RightMatrix<T> recurrent[2][kMostGates];  // And by gate, [P, H].
-  RightMatrix<T> projection[2];             // [H, P]
-  T* bias[2] = {};                          // [num_gates * H]
+  RightMatrix<T> input;                  // [fan_in, num_gates * H]
+  RightMatrix<T> recurrent[kMostGates];  // By gate, [P, H].
+  RightMatrix<T> projection;             // [H, P]
+  T* bias = nullptr;                     // [num_gates * H]
   // [H], of the last gate's recurrent side where that is apart; else zeros.
-  T* candidate_bias[2] = {};
-  T* vectors[2] = {};  // [num_vectors, H]
+  T* candidate_bias = nullptr;
+  T* vectors = nullptr;  // [num_vectors, H]
 };
 
 template <typename T>
@@ -73,7 +73,7 @@ struct CpuForwardCall {
   const T* input_h;     // [L * D, B, P]
   const T* input_c;     // [L * D, B, H]
   Stored<T> params;
-  // An array of every layer's weights if they are packed already, else null. If
+  // The weights of all pseudo-layers if they are packed already, else null. If
   // it is not null, `params` is not read.
   const CpuForwardWeights<T>* packed;
   DestinationRows<T> output;  // [N, D * P]
@@ -81,6 +81,7 @@ struct CpuForwardCall {
   DestinationRows<T> cell_sequences;
   T* output_h;
   T* output_c;
+  const uint64_t* seed;
 };
 
 template <typename T>
@@ -95,7 +96,22 @@ struct CpuBackwardCall {
   T* c_backprop;
   DestinationRows<T> input_backprop;  // [N, I]
   Destination<T> params_backprop;     // It is not written if there is no row.
+  const uint64_t* seed;
 };
+
+// Both add a pass to the schedule and take its workspace from the arena. They
+// return what must live until the schedule has run, as must the call and what
+// all arguments refer to. If the arena only counts, nothing is added.
+template <typename T>
+[[nodiscard]] std::shared_ptr<const void> AddForward(
+    const RnnProblem& problem, const PackedRows& rows,
+    const CpuForwardCall<T>& call, const CpuReserve<T>& reserve, Arena* arena,
+    Schedule* schedule);
+template <typename T>
+[[nodiscard]] std::shared_ptr<const void> AddBackward(
+    const RnnProblem& problem, const PackedRows& rows,
+    const CpuBackwardCall<T>& call, const CpuReserve<T>& reserve, Arena* arena,
+    Schedule* schedule);
 
 // With no more rows than these, packing or rounding weights takes longer than
 // multiplying by them.
@@ -105,31 +121,26 @@ constexpr int64_t kFewRows = 16;
 // in panels that each product packs for itself, or where the caller has them.
 enum class WeightsForm { kPacked, kUnpacked, kInPlace };
 
-template <typename T>
+// What the passes of a network have in common: sizes, how its sequences are
+// divided into groups, the forms of weights, and masks.
 class CpuNetwork {
  public:
-  // `num_threads` must be that of the schedule that passes are added to, since
-  // the size of the working memory depends on it.
+  // `num_threads` must be that of the schedule that work is added to, since the
+  // size of the working memory depends on it.
   CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
              const uint64_t seed[2], int64_t num_threads);
 
-  // Takes memory for a layer's weights from the arena and adds the work that
-  // packs them to the schedule; the weights serve calls of any shape once it
-  // has run. The arena's buffer must outlive them. If the arena only counts,
+  // Takes memory for a pseudo-layer's weights from the arena and adds the work
+  // that packs them to the schedule; the weights serve calls of any shape once
+  // it has run. The arena's buffer must outlive them. If the arena only counts,
   // nothing is added. Forms other than kPacked need memory only for biases, but
   // `params` must outlive them.
-  CpuForwardWeights<T> PackForward(int64_t layer, Stored<T> params,
+  template <typename T>
+  CpuForwardWeights<T> PackForward(int64_t pseudo_layer, Stored<T> params,
                                    WeightsForm form, Arena* arena,
                                    Schedule* schedule) const;
-  // Both add a pass to the schedule and take its workspace from the arena. The
-  // network, the call and what they refer to must live until the schedule has
-  // run. If the arena only counts, nothing is added.
-  void Forward(const CpuForwardCall<T>& call, const CpuReserve<T>& reserve,
-               Arena* arena, Schedule* schedule) const;
-  void Backward(const CpuBackwardCall<T>& call, const CpuReserve<T>& reserve,
-                Arena* arena, Schedule* schedule);
 
- private:
+ protected:
   using Strand = PackedRows::Strand;
   // One direction of one strand of sequences. The groups of a layer go through
   // time independently of each other.
@@ -153,23 +164,23 @@ class CpuNetwork {
     const int64_t strands = static_cast<int64_t>(strands_.size());
     return {index / strands, &strands_[index % strands]};
   }
-  // Calls add(index, schedule) for every group, to add work that may run at the
-  // same time as that of the other groups. If several threads share a group,
-  // each group is a lane of the schedule; otherwise each is one chunk.
-  template <typename Add>
-  void AddGroups(int64_t threads_per_group, const Add& add,
-                 Schedule* schedule) const {
+  // Calls add(group, schedule) for every group of a layer, to add work that may
+  // run at the same time as that of the other groups. If several threads share
+  // a group, each group is a lane of the schedule; otherwise each is one chunk.
+  template <typename Groups, typename Add>
+  static void AddGroups(const Groups& groups, int64_t threads_per_group,
+                        const Add& add, Schedule* schedule) {
     if (threads_per_group > 1) {
       std::vector<Schedule> lanes;
-      for (int64_t index = 0; index < num_groups(); ++index) {
+      for (const auto& group : groups) {
         lanes.emplace_back(threads_per_group);
-        add(index, &lanes.back());
+        add(group, &lanes.back());
       }
       return schedule->AddLanes(std::move(lanes));
     }
-    schedule->Add(1, num_groups(), [add](int64_t, int64_t index) {
+    schedule->Add(1, groups.size(), [&groups, add](int64_t, int64_t index) {
       Schedule now = Schedule::Immediate();
-      add(index, &now);
+      add(groups[index], &now);
     });
   }
   // Calls body(r, position, state) for every sequence of a group. `r` is its
@@ -187,30 +198,31 @@ class CpuNetwork {
   struct Range {
     int64_t first, last;
   };
-  Range PartPanels(int64_t cols, int64_t part) const;
+  Range PartPanels(int64_t cols, int64_t part) const {
+    const int64_t panels = CeilDiv(cols, core_.panel_cols);
+    return {part * panels / division_.parts,
+            (part + 1) * panels / division_.parts};
+  }
   // The columns that such panels have, of `cols` in all.
   struct Columns {
     int64_t first, count;
   };
-  static Columns ColumnsOf(Range panels, int64_t cols) {
-    const int64_t first = panels.first * RightMatrix<T>::PanelCols();
-    return {first,
-            std::min(panels.last * RightMatrix<T>::PanelCols(), cols) - first};
+  Columns ColumnsOf(Range panels, int64_t cols) const {
+    const int64_t first = panels.first * core_.panel_cols;
+    return {first, std::min(panels.last * core_.panel_cols, cols) - first};
   }
   // Slices of panels, which a step computes one after the other. They have so
   // many columns that calls take little time, and so few that what one part of
   // a step has written is still in a near cache when the next part reads it.
   static constexpr int64_t kSliceCols = 128;
-  static_assert(kSliceCols >= kPackedCols<T>, "");
-  static int64_t PanelsOfSlice() {
-    return kSliceCols / RightMatrix<T>::PanelCols();
+  static_assert(kSliceCols >= kPackedCols<float>, "");
+  int64_t NumSlices(Range panels) const {
+    return CeilDiv(panels.last - panels.first, kSliceCols / core_.panel_cols);
   }
-  static int64_t NumSlices(Range panels) {
-    return CeilDiv(panels.last - panels.first, PanelsOfSlice());
-  }
-  static Range Slice(Range panels, int64_t index) {
-    const int64_t first = panels.first + index * PanelsOfSlice();
-    return {first, std::min(first + PanelsOfSlice(), panels.last)};
+  Range Slice(Range panels, int64_t index) const {
+    const int64_t size = kSliceCols / core_.panel_cols;
+    const int64_t first = panels.first + index * size;
+    return {first, std::min(first + size, panels.last)};
   }
   // Returns the rows of a matrix that belong to a strand's sequences at time t.
   template <typename U>
@@ -219,6 +231,7 @@ class CpuNetwork {
     return {matrix + strand.Row(t, 0) * stride, stride * strand.stride};
   }
 
+  template <typename T>
   const CellKernels<T>& CellSteps() const {
     const SimdKernels<T>& kernels = Kernels<T>();
     return (spec_.has_zoneout() ? kernels.zoneout_cells
@@ -227,6 +240,7 @@ class CpuNetwork {
                 : kernels.chosen_cells)[static_cast<int>(spec_.rnn_mode)];
   }
   // Returns what all rows have in common.
+  template <typename T>
   CellRow<T> EmptyRow() const {
     const auto number_of = [](Activation activation, Activation own) {
       return static_cast<int>(activation == Activation::kOwn ? own
@@ -250,6 +264,7 @@ class CpuNetwork {
   }
   // Multiplies a layer's input `from`, [N, D * P], by its dropout mask. `to`
   // may be `from`.
+  template <typename T>
   void DropOut(int64_t layer, const T* from, T* to, Schedule* schedule) const;
   bool has_recurrent_dropout() const {
     return problem_.has_recurrent_dropout();
@@ -267,19 +282,24 @@ class CpuNetwork {
   }
   // Takes an array [num_gates, strand_size, h_stride] for a group: either its
   // masks of recurrent dropout or its states multiplied by these masks.
+  template <typename T>
   T* TakeMasks(Arena* arena) const {
     return arena->Take<T>(cell_.num_gates * strand_size_ * h_stride_);
   }
+  template <typename T>
   void DrawMasks(int64_t layer, const Group& group, T* masks) const;
   // Takes the shares of zoneout, if there is any: [strand, 2, H].
+  template <typename T>
   T* TakeZones(Arena* arena) const {
     if (!spec_.has_zoneout()) return nullptr;
     return arena->Take<T>(2 * strand_size_ * units_);
   }
   // Sets those of n units in a row of the gates, from `unit` on.
+  template <typename T>
   void SetZones(int64_t pseudo_layer, int64_t row, int64_t unit, int64_t n,
                 T* zones) const;
   // Returns where a gate's part of an array from TakeMasks begins.
+  template <typename T>
   T* OfGate(T* masks, int64_t gate) const {
     return masks + gate * strand_size_ * h_stride_;
   }
@@ -293,25 +313,11 @@ class CpuNetwork {
   bool HasFewSequences() const {
     return PackedRows::MaxBlockSize(problem_.batch_size) <= 4;
   }
-  // Returns whether the states that the steps' products read are kept rounded.
-  bool KeepsRoundedStates() const {
-    return rounds_steps_ && !has_recurrent_dropout();
-  }
+  template <typename T>
   Product<T> StepProduct() const {
     Product<T> product;
     product.rounds_a = rounds_steps_;
     return product;
-  }
-  // Returns whether products read the caller's bfloat16 inputs of the first
-  // layer as they are. With an odd input size, the last pair of a row would
-  // reach into the next row, so inputs are then converted first.
-  bool MultipliesCallersInput() const {
-    return MultipliesBfloat16() && spec_.has_input_weights(0) &&
-           spec_.input_size % 2 == 0;
-  }
-  // Returns whether a forward pass multiplies its weights in place.
-  bool MultipliesInPlace(Stored<T> params) const {
-    return params.in_place() && problem_.max_time * batch_ <= kFewRows;
   }
   // Returns the form of weights that are not multiplied in place. Packing them
   // for all products does not pay if there are only two.
@@ -323,6 +329,7 @@ class CpuNetwork {
   // Returns weights, [depth, cols] or, if they are transposed, [cols, depth],
   // in this form, and adds the work of packing to the schedule. Weights in
   // place must be transposed.
+  template <typename T>
   RightMatrix<T> PackMatrix(int64_t depth, int64_t cols, bool bfloat16,
                             Stored<T> numbers, bool transposed,
                             WeightsForm form, Arena* arena,
@@ -336,88 +343,18 @@ class CpuNetwork {
             (HasFewSequences() && problem_.max_time > 2));
   }
 
-  struct ForwardLayer;
-  void LayOut(int64_t index, const CpuReserve<T>& reserve, Arena* arena,
-              ForwardLayer* layer) const;
-  void SumBiases(int64_t index, Stored<T> params,
-                 const CpuForwardWeights<T>& weights) const;
-  void ForwardGroup(const CpuForwardCall<T>& call,
-                    const std::shared_ptr<const ForwardLayer>& layer,
-                    int64_t group_index, Schedule* schedule) const;
-  void BeginForward(const CpuForwardCall<T>& call, const ForwardLayer& layer,
-                    int64_t group_index) const;
-  void PrepareState(const ForwardLayer& layer, int64_t group_index,
-                    int64_t parity, int64_t r, int64_t first, int64_t n) const;
-  void ForwardInputs(const ForwardLayer& layer, int64_t group_index,
-                     int64_t first_step, int64_t last_step,
-                     Schedule* schedule) const;
-  void FinishState(const ForwardLayer& layer, int64_t group_index, int64_t step,
-                   int64_t r, int64_t first, int64_t n) const;
-  // The rows of a step's gates, and of a GRU's `candidate`.
-  struct StepGates {
-    Rows<T> gates, candidate;
-  };
-  StepGates GatesOfStep(const ForwardLayer& layer, int64_t group_index,
-                        int64_t chunk_step, int64_t step) const;
-  CellRow<T> RowOfStep(const ForwardLayer& layer, int64_t group_index,
-                       const StepGates& of_step, int64_t step, int64_t r,
-                       int64_t unit) const;
-  void ForwardUnits(const ForwardLayer& layer, int64_t group_index,
-                    int64_t chunk_step, int64_t step, int64_t part) const;
-  void ForwardSecondPhase(const ForwardLayer& layer, int64_t group_index,
-                          int64_t chunk_step, int64_t step, int64_t part) const;
-  void RunCells(const ForwardLayer& layer, int64_t group_index,
-                const StepGates& of_step, int64_t step, int64_t r, int64_t unit,
-                int64_t n) const;
-  void EndForward(const CpuForwardCall<T>& call, const ForwardLayer& layer,
-                  int64_t group_index) const;
-
-  struct BackwardLayer;
-  void LayOut(int64_t index, const CpuReserve<T>& reserve, Arena* arena,
-              BackwardLayer* layer) const;
-  void PackBackward(Stored<T> params, Arena* arena, BackwardLayer* layer,
-                    Schedule* schedule) const;
-  void BackwardGroup(const CpuBackwardCall<T>& call,
-                     const std::shared_ptr<const BackwardLayer>& layer,
-                     int64_t group_index, Schedule* schedule) const;
-  void CopyBackprops(const CpuBackwardCall<T>& call, const BackwardLayer& layer,
-                     int64_t group_index, bool is_end) const;
-  void BackwardStates(const BackwardLayer& layer, int64_t group_index,
-                      int64_t step, Range slice) const;
-  CellRow<T> RowOfStep(const BackwardLayer& layer, int64_t group_index,
-                       int64_t step, int64_t r, int64_t unit) const;
-  void BackwardUnits(const BackwardLayer& layer, int64_t group_index,
-                     int64_t step, Range slice) const;
-  void BackwardCells(const BackwardLayer& layer, int64_t group_index,
-                     int64_t step, int64_t r, int64_t unit, int64_t n,
-                     T* work) const;
-  void BackwardReset(const BackwardLayer& layer, int64_t group_index,
-                     int64_t step, Range slice) const;
-  void BackwardInputs(const BackwardLayer& layer, int64_t dir, Stored<T> params,
-                      Arena* arena, Schedule* schedule) const;
-  void BackwardVectors(const BackwardLayer& layer,
-                       Destination<T> params_backprop,
-                       Schedule* schedule) const;
-  void BackwardWeights(const BackwardLayer& layer,
-                       Destination<T> params_backprop, Arena* arena,
-                       Schedule* schedule) const;
-  void BackwardSums(const BackwardLayer& layer, const CpuBackwardCall<T>& call,
-                    Arena* arena, Schedule* schedule) const;
-
   const RnnProblem& problem_;
   const RnnSpec& spec_;
   const CellKind& cell_;
   const PackedRows& rows_;
   const ParamLayout layout_;
   const uint64_t seed_[2];
+  const Core core_;
   const Division division_;
   const std::vector<Strand> strands_;
   // The index of each row's step in a time-major [T * B] sequence; empty
   // without dropout.
   std::vector<int64_t> mask_steps_;
-  // Indexed by direction and row: the row of the sequence's step before.
-  // Backward fills these.
-  std::vector<int64_t> previous_rows_[2];
   const int64_t batch_, gates_, units_, out_, layer_out_, dirs_;
   const int64_t h_stride_;     // Numbers from one row of states to the next.
   const int64_t strand_size_;  // The most sequences of a strand.

@@ -66,22 +66,24 @@ int64_t OwnCacheBytes() {
 
 }  // namespace
 
-template <typename T>
 Core ThisCore(const RnnProblem& problem) {
-  const SimdKernels<T>& simd = Kernels<T>();
-  const int64_t cols = RightMatrix<T>::PanelCols();
-  // A core is assumed to multiply and add two vectors per cycle.
-  Core core = {OwnCacheBytes(), cols, static_cast<int64_t>(cols * sizeof(T)),
-               CeilDiv(simd.panel_vectors, 2)};
+  const auto core_of = [](const auto& simd, int64_t bytes) {
+    const int64_t cols = simd.panel_vectors * simd.vector_cols;
+    // A core is assumed to multiply and add two vectors per cycle.
+    return Core{OwnCacheBytes(), cols, cols * bytes,
+                CeilDiv(simd.panel_vectors, 2)};
+  };
+  if (problem.dtype == RnnDataType::kFloat64) {
+    return core_of(Kernels<double>(), sizeof(double));
+  }
+  Core core = core_of(Kernels<float>(), sizeof(float));
   if (problem.dtype == RnnDataType::kBfloat16 && Simd().multiplies_matrices()) {
-    core.panel_row_bytes = cols * 2;
+    core.panel_row_bytes = core.panel_cols * 2;
     core.panel_row_cycles = kMatrixCycles;
     core.matrix_rows = Simd().bfloat16_rows;
   }
   return core;
 }
-template Core ThisCore<float>(const RnnProblem&);
-template Core ThisCore<double>(const RnnProblem&);
 
 int64_t ThreadsInSteps(const RnnProblem& problem, const Division& division) {
   return problem.spec.num_dirs() * PackedRows::NumBlocks(problem.batch_size) *

@@ -30,9 +30,7 @@ struct Core {
   int64_t matrix_rows = 1;
 };
 
-// Returns the properties of this machine's cores, for a problem that is
-// computed in T.
-template <typename T>
+// Returns the properties of this machine's cores, for a problem.
 Core ThisCore(const RnnProblem& problem);
 
 // Returns the division with which, by an estimate, the slowest thread takes the

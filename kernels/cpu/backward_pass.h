@@ -1,0 +1,114 @@
+#ifndef CUDNN_RNN_TF_KERNELS_CPU_BACKWARD_PASS_H_
+#define CUDNN_RNN_TF_KERNELS_CPU_BACKWARD_PASS_H_
+
+#include <memory>
+#include <vector>
+
+#include "kernels/cpu/cpu_network.h"
+#include "kernels/cpu/storage.h"
+
+namespace cudnn_rnn_tf {
+
+template <typename T>
+class BackwardPass : public CpuNetwork {
+ public:
+  using CpuNetwork::CpuNetwork;
+
+  void Add(const CpuBackwardCall<T>& call, const CpuReserve<T>& reserve,
+           Arena* arena, Schedule* schedule);
+
+ private:
+  // Rows [first, first + rows) of the recurrent weights, and the gradients [N,
+  // rows] of the preactivations that they add to. There is more than one
+  // segment in a GRU, whose candidate has a gradient of its own on the
+  // recurrent side or reads other states, and with recurrent dropout, where
+  // each gate reads other states.
+  struct Segment {
+    Rows<T> dz;
+    int64_t first = 0;
+    int64_t rows = 0;
+    Rows<const T> h;         // The states that the rows read, [N, P].
+    RightMatrix<T> weights;  // [rows, P]
+  };
+  struct PseudoLayer {
+    int64_t index;
+    ParamLayout::PseudoLayer offsets;
+    typename CpuReserve<T>::PseudoLayer kept;
+    std::vector<Segment> segments;
+    T* masked;  // The masked states with recurrent dropout, [N, num_gates * P].
+    T* vectors;  // [num_vectors, H]
+    // Each sequence's sums of the vectors' gradients, [B, num_vectors, H].
+    T* vector_sums;
+    RightMatrix<T> projection;  // [P, H]
+    // Only with a projection: the gradient of its result, [N, P], and what was
+    // projected, [N, H].
+    T* projected_backprop;
+    T* unprojected;
+  };
+  struct Layer;
+  struct Group : CpuNetwork::Group {
+    const Layer* layer;
+    const PseudoLayer* pseudo_layer;
+    T* dh;     // [strand, h_stride]
+    T* dc;     // [strand, H]
+    T* zones;  // Of zoneout, [strand, 2, H].
+    T* dy;     // [strand, H], of the unprojected output.
+    // Only with recurrent dropout.
+    T* masks;
+    // Only where a gate does not read h itself, as with recurrent dropout: the
+    // gradients of what one gate reads, [strand, h_stride].
+    T* read_backprop;
+    // Only if products read bfloat16: `dz` of all segments, [strand,
+    // dz_stride]. A step writes rounded_dz[step % 2], and the next step reads
+    // it.
+    uint16_t* rounded_dz[2];
+    T* norms;  // [parts, norms + 1, H], of a cell that normalises.
+  };
+  struct Layer {
+    int64_t index = 0;
+    StoredRows<T> input;            // Dropout applied.
+    StoredRows<T> output_backprop;  // [N, D * P]
+    StoredRows<T> cell_sequences_backprop;
+    Rows<T> input_backprop;  // [N, fan_in]
+    T* output = nullptr;     // [N + B, D * P]
+    int64_t dz_stride = 0;
+    std::vector<PseudoLayer> pseudo_layers;  // [D]
+    std::vector<Group> groups;
+  };
+
+  void LayOut(const CpuReserve<T>& reserve, Arena* arena, Layer* layer) const;
+  void PackWeights(Stored<T> params, Arena* arena, PseudoLayer* pseudo_layer,
+                   Schedule* schedule) const;
+  void AddGroup(const CpuBackwardCall<T>& call, const Group& group,
+                Schedule* schedule) const;
+  void CopyBackprops(const CpuBackwardCall<T>& call, const Group& group,
+                     bool is_end) const;
+  // A step's gradients of a segment, in the form in which products read them.
+  StoredRows<T> GradientsOf(const Group& group, int64_t step,
+                            const Segment& segment) const;
+  void RunStates(const Group& group, int64_t step, Range slice) const;
+  CellRow<T> RowOf(const Group& group, int64_t step, int64_t r,
+                   int64_t unit) const;
+  void RunUnits(const Group& group, int64_t step, Range slice) const;
+  void RunCells(const Group& group, int64_t step, int64_t r, int64_t unit,
+                int64_t n, T* work) const;
+  void RunReset(const Group& group, int64_t step, Range slice) const;
+
+  // The products over all steps, which cpu_backward_sums.cc has.
+  void AddSums(const Layer& layer, const CpuBackwardCall<T>& call, Arena* arena,
+               Schedule* schedule) const;
+  void AddInputs(const Layer& layer, int64_t dir, Stored<T> params,
+                 Arena* arena, Schedule* schedule) const;
+  void AddVectors(const Layer& layer, Destination<T> params_backprop,
+                  Schedule* schedule) const;
+  void AddWeights(const Layer& layer, Destination<T> params_backprop,
+                  Arena* arena, Schedule* schedule) const;
+
+  // Indexed by direction and row: the row of the sequence's step before.
+  std::vector<int64_t> previous_rows_[2];
+  std::vector<std::unique_ptr<Layer>> layers_;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_CPU_BACKWARD_PASS_H_
