@@ -299,39 +299,24 @@ class BackwardOp : public RnnOp {
 
 // TensorFlow keeps int32 tensors in host memory even on GPUs, so lengths of
 // that type are read from there.
-#define CRNN_REGISTER_LENGTHS(T, Lengths)                             \
-  REGISTER_KERNEL_BUILDER(Lengths(Name("CudnnRnnTf>Forward")          \
-                                      .Device(tensorflow::DEVICE_GPU) \
-                                      .HostMemory("seed")             \
-                                      .TypeConstraint<T>("T")),       \
-                          NoThrowKernel<ForwardOp<GpuDevice>>);       \
-  REGISTER_KERNEL_BUILDER(Lengths(Name("CudnnRnnTf>Backward")         \
-                                      .Device(tensorflow::DEVICE_GPU) \
-                                      .HostMemory("seed")             \
-                                      .TypeConstraint<T>("T")),       \
-                          NoThrowKernel<BackwardOp<GpuDevice>>)
-#define CRNN_INT32(builder) \
-  builder.TypeConstraint<int32_t>("Tlengths").HostMemory("sequence_lengths")
-#define CRNN_INT64(builder) builder.TypeConstraint<int64_t>("Tlengths")
-#define CRNN_REGISTER(T)                                         \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Forward")             \
-                              .Device(tensorflow::DEVICE_CPU)    \
-                              .TypeConstraint<T>("T"),           \
-                          NoThrowKernel<ForwardOp<CpuDevice>>);  \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Backward")            \
-                              .Device(tensorflow::DEVICE_CPU)    \
-                              .TypeConstraint<T>("T"),           \
-                          NoThrowKernel<BackwardOp<CpuDevice>>); \
-  CRNN_REGISTER_LENGTHS(T, CRNN_INT32);                          \
-  CRNN_REGISTER_LENGTHS(T, CRNN_INT64)
-CRNN_REGISTER(double);
-CRNN_REGISTER(float);
-CRNN_REGISTER(Eigen::half);
-CRNN_REGISTER(Eigen::bfloat16);
+#define CRNN_REGISTER(NAME, Op)                                    \
+  REGISTER_KERNEL_BUILDER(                                         \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU),     \
+      NoThrowKernel<Op<CpuDevice>>);                               \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>" NAME)                 \
+                              .Device(tensorflow::DEVICE_GPU)      \
+                              .TypeConstraint<int32_t>("Tlengths") \
+                              .HostMemory("sequence_lengths")      \
+                              .HostMemory("seed"),                 \
+                          NoThrowKernel<Op<GpuDevice>>);           \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>" NAME)                 \
+                              .Device(tensorflow::DEVICE_GPU)      \
+                              .TypeConstraint<int64_t>("Tlengths") \
+                              .HostMemory("seed"),                 \
+                          NoThrowKernel<Op<GpuDevice>>)
+CRNN_REGISTER("Forward", ForwardOp);
+CRNN_REGISTER("Backward", BackwardOp);
 #undef CRNN_REGISTER
-#undef CRNN_INT64
-#undef CRNN_INT32
-#undef CRNN_REGISTER_LENGTHS
 
 }  // namespace
 }  // namespace cudnn_rnn_tf

@@ -20,24 +20,24 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// Gives the network, which computes in Compute, access to a caller's tensors in
-// Storage. The network reads and writes sequences in place, and states where it
-// can. Otherwise it uses a copy of the states in the arena, and the copying is
-// added to the schedule: Import and Copy functions add it before a pass, and
-// Export functions after it.
+// Gives passes, which compute in Compute, access to a caller's tensors in
+// Storage. They read and write numbers in place, row by row.
 template <typename Storage, typename Compute>
 class Adapter {
  public:
-  Adapter(const RnnProblem& problem, const PackedRows& rows, Arena* arena,
-          Schedule* schedule)
-      : problem_(problem), rows_(rows), arena_(arena), schedule_(schedule) {
-    if (!arena->only_counts()) {
-      caller_rows_ = rows.CallerRows(problem.time_major);
+  Adapter(const RnnProblem& problem, const PackedRows& rows, bool only_counts)
+      : problem_(problem), rows_(rows) {
+    if (only_counts) return;
+    caller_rows_ = rows.CallerRows(problem.time_major);
+    const int64_t layers = problem.spec.num_pseudo_layers();
+    const int64_t batch = problem.batch_size;
+    for (int64_t state = 0; state < layers * batch; ++state) {
+      state_rows_.push_back(
+          problem.time_major ? state : state % batch * layers + state / batch);
     }
   }
 
-  // Sequences with rows of n numbers, which are converted when the network
-  // reads or writes a row. Padding is never read.
+  // Sequences with rows of n numbers. Padding is never read.
   StoredRows<Compute> Sequence(const void* tensor, int64_t n) const {
     return {StoredTensor<Storage, Compute>(tensor), n, caller_rows_.data()};
   }
@@ -45,10 +45,10 @@ class Adapter {
     return {DestinationTensor<Storage, Compute>(tensor), n,
             caller_rows_.data()};
   }
-  void FillPadding(int64_t n, void* tensor) {
+  void FillPadding(int64_t n, void* tensor, Schedule* schedule) const {
     Storage* const to = static_cast<Storage*>(tensor);
-    if (rows_.num_rows() == max_rows()) return;
     const int64_t time = problem_.max_time, batch = problem_.batch_size;
+    if (rows_.num_rows() == time * batch) return;
     const auto zero_padding = [=](int64_t first, int64_t last) {
       for (int64_t position = first; position < last; ++position) {
         const int64_t sequence = rows_.sequences()[position];
@@ -59,73 +59,21 @@ class Adapter {
         }
       }
     };
-    schedule_->AddRanges(batch, 1, zero_padding);
+    schedule->AddRanges(batch, 1, zero_padding);
   }
 
-  // States of n numbers. The network has them in the order [L * D, B, n].
-  const Compute* ImportStates(const void* tensor, int64_t n) {
-    if (StatesInPlace()) return static_cast<const Compute*>(tensor);
-    return CopyStates(tensor, n);
+  // States of n numbers, in the order [L * D, B].
+  StoredRows<Compute> States(const void* tensor, int64_t n) const {
+    return {StoredTensor<Storage, Compute>(tensor), n, state_rows_.data()};
   }
-  // Always makes a copy, which the network may change.
-  Compute* CopyStates(const void* tensor, int64_t n) {
-    Compute* const copy = TakeStates(n);
-    ForEachState([=](int64_t state, int64_t caller_state) {
-      Convert(static_cast<const Storage*>(tensor) + caller_state * n,
-              copy + state * n, n);
-    });
-    return copy;
-  }
-  Compute* StatesResult(void* tensor, int64_t n) {
-    return StatesInPlace() ? static_cast<Compute*>(tensor) : TakeStates(n);
-  }
-  void ExportStates(const Compute* from, int64_t n, void* tensor) {
-    if (static_cast<const void*>(from) == tensor) return;
-    ForEachState([=](int64_t state, int64_t caller_state) {
-      Convert(from + state * n,
-              static_cast<Storage*>(tensor) + caller_state * n, n);
-    });
-  }
-
-  void ZeroParams(void* tensor) {
-    std::fill_n(static_cast<Storage*>(tensor),
-                ParamLayout(problem_.spec).size(), Storage());
+  DestinationRows<Compute> StatesResult(void* tensor, int64_t n) const {
+    return {DestinationTensor<Storage, Compute>(tensor), n, state_rows_.data()};
   }
 
  private:
-  static constexpr bool kInPlace = std::is_same_v<Storage, Compute>;
-
-  int64_t max_rows() const { return problem_.max_time * problem_.batch_size; }
-  int64_t num_states() const {
-    return problem_.spec.num_pseudo_layers() * problem_.batch_size;
-  }
-  bool StatesInPlace() const {
-    return kInPlace && (problem_.time_major || problem_.batch_size == 1 ||
-                        problem_.spec.num_pseudo_layers() == 1);
-  }
-  Compute* TakeStates(int64_t n) {
-    return arena_->Take<Compute>(num_states() * n);
-  }
-
-  template <typename Body>
-  void ForEachState(const Body& body) {
-    const int64_t layers = problem_.spec.num_pseudo_layers();
-    const int64_t batch = problem_.batch_size;
-    const bool time_major = problem_.time_major;
-    if (arena_->only_counts()) return;
-    schedule_->AddRanges(layers * batch, 64, [=](int64_t first, int64_t last) {
-      for (int64_t state = first; state < last; ++state) {
-        body(state,
-             time_major ? state : state % batch * layers + state / batch);
-      }
-    });
-  }
-
   const RnnProblem& problem_;
   const PackedRows& rows_;
-  Arena* const arena_;
-  Schedule* const schedule_;
-  std::vector<int64_t> caller_rows_;
+  std::vector<int64_t> caller_rows_, state_rows_;
 };
 
 struct CpuPlan : RnnPlan {
@@ -165,8 +113,7 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
                 const Threads& threads, int64_t most_threads,
                 const CpuPackedParams* packed, RnnBufferSizes* sizes) {
   const RnnSpec& spec = problem.spec;
-  const int64_t num_threads =
-      ThreadsInForward(problem, ThisCore(problem), most_threads);
+  const int64_t cells = spec.num_dirs() * spec.num_units;
   Arena workspace(buffers.workspace);
   Arena reserve_arena(buffers.reserve_space);
   const CpuReserve<Compute> reserve(
@@ -174,22 +121,20 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
   const PackedRows rows(problem.max_time, problem.batch_size,
                         buffers.sequence_lengths.on_host, buffers.resets,
                         problem.time_major);
-  Schedule schedule(num_threads);
-  Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
+  Schedule schedule(ThreadsInForward(problem, ThisCore(problem), most_threads));
+  const Adapter<Storage, Compute> adapter(problem, rows,
+                                          workspace.only_counts());
   CpuForwardCall<Compute> call = {};
   call.input = adapter.Sequence(buffers.input, spec.input_size);
-  call.input_h = adapter.ImportStates(buffers.input_h, spec.output_size());
+  call.input_h = adapter.States(buffers.input_h, spec.output_size());
+  call.input_c = adapter.States(buffers.input_c, spec.num_units);
   call.params = StoredTensor<Storage, Compute>(buffers.params);
   if (packed != nullptr) call.packed = packed->weights<Compute>();
   call.output =
       adapter.SequenceResult(buffers.output, spec.layer_output_size());
-  call.output_h = adapter.StatesResult(buffers.output_h, spec.output_size());
-  if (spec.is_lstm()) {
-    call.input_c = adapter.ImportStates(buffers.input_c, spec.num_units);
-    call.output_c = adapter.StatesResult(buffers.output_c, spec.num_units);
-  }
-  const int64_t cells = spec.num_dirs() * spec.num_units;
   call.cell_sequences = adapter.SequenceResult(buffers.cell_sequences, cells);
+  call.output_h = adapter.StatesResult(buffers.output_h, spec.output_size());
+  call.output_c = adapter.StatesResult(buffers.output_c, spec.num_units);
   call.seed = buffers.seed;
   const auto pass =
       AddForward<Compute>(problem, rows, call, reserve, &workspace, &schedule);
@@ -199,13 +144,9 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
     sizes->reserve_space = reserve_arena.used();
     return;
   }
-  adapter.FillPadding(spec.layer_output_size(), buffers.output);
+  adapter.FillPadding(spec.layer_output_size(), buffers.output, &schedule);
   if (problem.has_cell_sequences) {
-    adapter.FillPadding(cells, buffers.cell_sequences);
-  }
-  adapter.ExportStates(call.output_h, spec.output_size(), buffers.output_h);
-  if (spec.is_lstm()) {
-    adapter.ExportStates(call.output_c, spec.num_units, buffers.output_c);
+    adapter.FillPadding(cells, buffers.cell_sequences, &schedule);
   }
   schedule.Run(threads);
 }
@@ -222,24 +163,27 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
                         buffers.sequence_lengths.on_host, buffers.resets,
                         problem.time_major);
   Schedule schedule(num_threads);
-  Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
+  const Adapter<Storage, Compute> adapter(problem, rows,
+                                          workspace.only_counts());
   CpuBackwardCall<Compute> call = {};
   call.input = adapter.Sequence(buffers.input, spec.input_size);
   call.params = StoredTensor<Storage, Compute>(buffers.params);
   call.output_backprop =
       adapter.Sequence(buffers.output_backprop, spec.layer_output_size());
-  call.h_backprop =
-      adapter.CopyStates(buffers.output_h_backprop, spec.output_size());
+  call.output_h_backprop =
+      adapter.States(buffers.output_h_backprop, spec.output_size());
+  call.output_c_backprop =
+      adapter.States(buffers.output_c_backprop, spec.num_units);
+  call.cell_sequences_backprop = adapter.Sequence(
+      buffers.cell_sequences_backprop, spec.num_dirs() * spec.num_units);
   call.input_backprop =
       adapter.SequenceResult(buffers.input_backprop, spec.input_size);
+  call.input_h_backprop =
+      adapter.StatesResult(buffers.input_h_backprop, spec.output_size());
+  call.input_c_backprop =
+      adapter.StatesResult(buffers.input_c_backprop, spec.num_units);
   call.params_backprop =
       DestinationTensor<Storage, Compute>(buffers.params_backprop);
-  if (spec.is_lstm()) {
-    call.c_backprop =
-        adapter.CopyStates(buffers.output_c_backprop, spec.num_units);
-    call.cell_sequences_backprop = adapter.Sequence(
-        buffers.cell_sequences_backprop, spec.num_dirs() * spec.num_units);
-  }
   call.seed = buffers.seed;
   const auto pass =
       AddBackward<Compute>(problem, rows, call, reserve, &workspace, &schedule);
@@ -248,14 +192,11 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
     sizes->reserve_space = reserve_arena.used();
     return;
   }
-  if (rows.num_rows() == 0) adapter.ZeroParams(buffers.params_backprop);
-  adapter.FillPadding(spec.input_size, buffers.input_backprop);
-  adapter.ExportStates(call.h_backprop, spec.output_size(),
-                       buffers.input_h_backprop);
-  if (spec.is_lstm()) {
-    adapter.ExportStates(call.c_backprop, spec.num_units,
-                         buffers.input_c_backprop);
+  if (rows.num_rows() == 0) {
+    std::fill_n(static_cast<Storage*>(buffers.params_backprop),
+                ParamLayout(spec).size(), Storage());
   }
+  adapter.FillPadding(spec.input_size, buffers.input_backprop, &schedule);
   schedule.Run(threads);
 }
 

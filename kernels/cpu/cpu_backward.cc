@@ -110,19 +110,20 @@ void BackwardPass<T>::PackWeights(Stored<T> params, Arena* arena,
 template <typename T>
 void BackwardPass<T>::CopyBackprops(const CpuBackwardCall<T>& call,
                                     const Group& group, bool is_end) const {
-  const auto copy = [&](T* callers, T* steps, int64_t n) {
-    std::copy_n(is_end ? steps : callers, n, is_end ? callers : steps);
-  };
   ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
-    if (!is_end) {
-      const int64_t numbers = cell_.num_vectors * units_;
-      std::fill_n(group.pseudo_layer->vector_sums + position * numbers, numbers,
-                  T(0));
-    }
     state += group.layer->index * dirs_ * batch_;
-    copy(call.h_backprop + state * out_, group.dh + r * h_stride_, out_);
-    if (!cell_.has_c) return;
-    copy(call.c_backprop + state * units_, group.dc + r * units_, units_);
+    T* const dh = group.dh + r * h_stride_;
+    T* const dc = group.dc + r * units_;
+    if (is_end) {
+      call.input_h_backprop[state].Write(out_, dh);
+      if (cell_.has_c) call.input_c_backprop[state].Write(units_, dc);
+      return;
+    }
+    call.output_h_backprop[state].Copy(out_, dh);
+    if (cell_.has_c) call.output_c_backprop[state].Copy(units_, dc);
+    const int64_t numbers = cell_.num_vectors * units_;
+    std::fill_n(group.pseudo_layer->vector_sums + position * numbers, numbers,
+                T(0));
   });
 }
 
@@ -400,7 +401,6 @@ void BackwardPass<T>::Add(const CpuBackwardCall<T>& call,
   T* const dropped = has_dropout(spec_.num_layers - 1)
                          ? arena->Take<T>(max_rows * layer_out_)
                          : nullptr;
-  if (rows_.num_rows() == 0) return;
   if (!arena->only_counts()) {
     for (int64_t dir = 0; dir < dirs_; ++dir) {
       previous_rows_[dir] = rows_.PreviousRows(dir);
@@ -446,7 +446,7 @@ void BackwardPass<T>::Add(const CpuBackwardCall<T>& call,
           },
           schedule);
     }
-    AddSums(layer, call, arena, schedule);
+    if (rows_.num_rows() > 0) AddSums(layer, call, arena, schedule);
     if (index > 0) output_backprop = {{between[(index - 1) % 2]}, layer_out_};
   }
 }

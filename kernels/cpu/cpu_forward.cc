@@ -224,20 +224,19 @@ class ForwardPass : public CpuNetwork {
     ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
       state += group.layer->index * dirs_ * batch_;
       const int64_t row = rows_.num_rows() + position;
-      const T* const h = call.input_h + state * out_;
       const bool is_anew = group.dir == 0 && rows_.StartsAnew(position, 0, 0);
       for (const int64_t parity : {0, 1}) {
-        T* const to = group.h[parity] + r * h_stride_;
-        std::copy_n(h, out_, to);
-        if (is_anew) std::fill_n(to, out_, T(0));
+        T* const h = group.h[parity] + r * h_stride_;
+        call.input_h[state].Copy(out_, h);
+        if (problem_.is_training && parity == 0) {
+          output[row].From(group.dir * out_).Write(out_, h);
+        }
+        if (is_anew) std::fill_n(h, out_, T(0));
         PrepareState(group, parity, r, 0, out_);
       }
-      if (problem_.is_training) {
-        output[row].From(group.dir * out_).Write(out_, h);
-      }
       if (!cell_.has_c) return;
-      const T* const c = call.input_c + state * units_;
-      std::copy_n(c, units_, group.c + r * units_);
+      T* const c = group.c + r * units_;
+      call.input_c[state].Copy(units_, c);
       if (problem_.is_training) {
         std::copy_n(c, units_, group.kept.cell + row * units_);
       }
@@ -249,12 +248,9 @@ class ForwardPass : public CpuNetwork {
       state += group.layer->index * dirs_ * batch_;
       const int64_t steps =
           group.dir == 0 ? rows_.length(position) : group.strand->longest;
-      std::copy_n(group.h[steps % 2] + r * h_stride_, out_,
-                  call.output_h + state * out_);
-      if (cell_.has_c) {
-        std::copy_n(group.c + r * units_, units_,
-                    call.output_c + state * units_);
-      }
+      call.output_h[state].Write(out_, group.h[steps % 2] + r * h_stride_);
+      if (!cell_.has_c) return;
+      call.output_c[state].Write(units_, group.c + r * units_);
     });
   }
 

@@ -69,9 +69,9 @@ struct CpuForwardWeights {
 
 template <typename T>
 struct CpuForwardCall {
-  StoredRows<T> input;  // [N, I]
-  const T* input_h;     // [L * D, B, P]
-  const T* input_c;     // [L * D, B, H]
+  StoredRows<T> input;    // [N, I]
+  StoredRows<T> input_h;  // [L * D * B, P]
+  StoredRows<T> input_c;  // [L * D * B, H]
   Stored<T> params;
   // The weights of all pseudo-layers if they are packed already, else null. If
   // it is not null, `params` is not read.
@@ -79,8 +79,7 @@ struct CpuForwardCall {
   DestinationRows<T> output;  // [N, D * P]
   // [N, D * H], the last layer's c, if the problem has it.
   DestinationRows<T> cell_sequences;
-  T* output_h;
-  T* output_c;
+  DestinationRows<T> output_h, output_c;
   const uint64_t* seed;
 };
 
@@ -88,14 +87,12 @@ template <typename T>
 struct CpuBackwardCall {
   StoredRows<T> input;  // [N, I]
   Stored<T> params;
-  StoredRows<T> output_backprop;          // [N, D * P]
+  StoredRows<T> output_backprop;  // [N, D * P]
+  StoredRows<T> output_h_backprop, output_c_backprop;
   StoredRows<T> cell_sequences_backprop;  // [N, D * H]
-  // These hold the gradients of the final states when the pass begins, and
-  // those of the initial states when it has ended.
-  T* h_backprop;
-  T* c_backprop;
-  DestinationRows<T> input_backprop;  // [N, I]
-  Destination<T> params_backprop;     // It is not written if there is no row.
+  DestinationRows<T> input_backprop;      // [N, I]
+  DestinationRows<T> input_h_backprop, input_c_backprop;
+  Destination<T> params_backprop;  // It is not written if there is no row.
   const uint64_t* seed;
 };
 
