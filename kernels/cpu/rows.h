@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 namespace cudnn_rnn_tf {
 
@@ -24,18 +23,28 @@ void Prefetch(const T* from, int64_t n) {
 // Code that goes through such rows fetches the one this many places ahead.
 constexpr int64_t kAhead = 16;
 
-// Numbers that are read. They are of type T if `convert` is null; otherwise
-// they are of a half type, and `convert` converts them to T.
+// How numbers of a half type are read as T, and written, from number `first` of
+// the data on.
 template <typename T>
-struct Stored {
-  const void* data = nullptr;
-  // Converts numbers [first, first + n) of `data` and writes them to `to`.
-  void (*convert)(const void* data, int64_t first, int64_t n, T* to) = nullptr;
+struct HalfType {
+  void (*read)(const void* data, int64_t first, int64_t n, T* to);
+  void (*write)(const T* from, int64_t n, void* data, int64_t first);
+};
+
+// Numbers of type T or, if `half_type` is set, of that type. As with
+// pointers, T is const if they are only read.
+template <typename T>
+struct StoredNumbers {
+  using Value = std::remove_const_t<T>;
+  std::conditional_t<std::is_const_v<T>, const void, void>* data = nullptr;
+  const HalfType<Value>* half_type = nullptr;
   int64_t offset = 0;
 
-  Stored From(int64_t first) const { return {data, convert, offset + first}; }
-  bool in_place() const { return convert == nullptr; }
-  const T* InPlace() const { return static_cast<const T*>(data) + offset; }
+  StoredNumbers From(int64_t first) const {
+    return {data, half_type, offset + first};
+  }
+  bool in_place() const { return half_type == nullptr; }
+  T* InPlace() const { return static_cast<T*>(data) + offset; }
   const uint16_t* Halves() const {
     return static_cast<const uint16_t*>(data) + offset;
   }
@@ -43,45 +52,32 @@ struct Stored {
     if (in_place()) return cudnn_rnn_tf::Prefetch(InPlace(), n);
     cudnn_rnn_tf::Prefetch(Halves(), n);
   }
-  void Copy(int64_t n, T* to) const {
+  void Copy(int64_t n, Value* to) const {
     if (in_place()) {
       std::copy_n(InPlace(), n, to);
     } else {
-      convert(data, offset, n, to);
+      half_type->read(data, offset, n, to);
     }
   }
   // Returns where n numbers of type T are: in place or, if they had to be
   // converted, in `buffer`.
-  const T* Read(int64_t n, T* buffer) const {
+  const Value* Read(int64_t n, Value* buffer) const {
     if (in_place()) return InPlace();
-    convert(data, offset, n, buffer);
+    half_type->read(data, offset, n, buffer);
     return buffer;
   }
-};
-
-// Where results of type T go. It holds numbers of this type if `convert` is
-// null; otherwise it holds numbers of a half type, and `convert` converts
-// results and writes them to `data` from number `first` on.
-template <typename T>
-struct Destination {
-  void* data = nullptr;
-  void (*convert)(const T* from, int64_t n, void* data,
-                  int64_t first) = nullptr;
-  int64_t offset = 0;
-
-  Destination From(int64_t first) const {
-    return {data, convert, offset + first};
-  }
-  bool in_place() const { return convert == nullptr; }
-  T* InPlace() const { return static_cast<T*>(data) + offset; }
-  void Write(int64_t n, const T* from) const {
+  void Write(int64_t n, const Value* from) const {
     if (in_place()) {
       std::copy_n(from, n, InPlace());
     } else {
-      convert(from, n, data, offset);
+      half_type->write(from, n, data, offset);
     }
   }
 };
+template <typename T>
+using Stored = StoredNumbers<const T>;
+template <typename T>
+using Destination = StoredNumbers<T>;
 
 // The rows of a matrix, in memory that the caller owns. If there is an index,
 // row i is at index[i] strides from `data`, otherwise at i strides. Strides are
@@ -102,39 +98,36 @@ struct Rows {
   operator Rows<const T>() const { return {data, stride, index}; }
 };
 
-// Such rows of numbers that are Stored, or that go to a Destination.
-template <typename Numbers>
-struct RowsOf {
-  using Number =
-      std::remove_pointer_t<decltype(std::declval<Numbers>().InPlace())>;
-  Numbers numbers;
+// Such rows of StoredNumbers.
+template <typename T>
+struct NumberRows {
+  StoredNumbers<T> numbers;
   int64_t stride = 0;
   const int64_t* index = nullptr;
 
-  RowsOf() = default;
-  RowsOf(Numbers numbers, int64_t stride, const int64_t* index = nullptr)
+  NumberRows() = default;
+  NumberRows(StoredNumbers<T> numbers, int64_t stride,
+             const int64_t* index = nullptr)
       : numbers(numbers), stride(stride), index(index) {}
-  template <typename T>
-  RowsOf(Rows<T> rows)
-      : numbers{rows.data}, stride(rows.stride), index(rows.index) {
-    static_assert(
-        std::is_same_v<std::remove_const_t<T>, std::remove_const_t<Number>>);
-  }
+  template <typename U>
+  NumberRows(Rows<U> rows)
+      : numbers{rows.data}, stride(rows.stride), index(rows.index) {}
 
-  Numbers operator[](int64_t row) const {
+  StoredNumbers<T> operator[](int64_t row) const {
     return numbers.From((index == nullptr ? row : index[row]) * stride);
   }
-  RowsOf From(int64_t row, int64_t col = 0) const {
-    return index == nullptr ? RowsOf(numbers.From(row * stride + col), stride)
-                            : RowsOf(numbers.From(col), stride, index + row);
+  NumberRows From(int64_t row, int64_t col = 0) const {
+    return index == nullptr
+               ? NumberRows(numbers.From(row * stride + col), stride)
+               : NumberRows(numbers.From(col), stride, index + row);
   }
   bool in_place() const { return numbers.in_place(); }
-  Rows<Number> InPlace() const { return {numbers.InPlace(), stride, index}; }
+  Rows<T> InPlace() const { return {numbers.InPlace(), stride, index}; }
 };
 template <typename T>
-using StoredRows = RowsOf<Stored<T>>;
+using StoredRows = NumberRows<const T>;
 template <typename T>
-using DestinationRows = RowsOf<Destination<T>>;
+using DestinationRows = NumberRows<T>;
 
 }  // namespace cudnn_rnn_tf
 

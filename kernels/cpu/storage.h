@@ -40,14 +40,27 @@ inline void Convert(const float* from, Bfloat16* to, int64_t n) {
   Simd().conversions.to_bfloat16(n, from, &to->bits);
 }
 
-// Returns a caller's tensor, whose numbers are converted to Compute when they
-// are read.
+template <typename Storage, typename Compute>
+const HalfType<Compute>* HalfTypeOf() {
+  if constexpr (std::is_same_v<Storage, Compute>) return nullptr;
+  static constexpr HalfType<Compute> half_type = {
+      [](const void* data, int64_t first, int64_t n, Compute* to) {
+        Convert(static_cast<const Storage*>(data) + first, to, n);
+      },
+      [](const Compute* from, int64_t n, void* data, int64_t first) {
+        Convert(from, static_cast<Storage*>(data) + first, n);
+      }};
+  return &half_type;
+}
+
+// Return a caller's tensor, whose numbers are computed with as Compute.
 template <typename Storage, typename Compute>
 Stored<Compute> StoredTensor(const void* tensor) {
-  if constexpr (std::is_same_v<Storage, Compute>) return {tensor};
-  return {tensor, [](const void* data, int64_t first, int64_t n, Compute* to) {
-            Convert(static_cast<const Storage*>(data) + first, to, n);
-          }};
+  return {tensor, HalfTypeOf<Storage, Compute>()};
+}
+template <typename Storage, typename Compute>
+Destination<Compute> DestinationTensor(void* tensor) {
+  return {tensor, HalfTypeOf<Storage, Compute>()};
 }
 
 // Returns numbers that were rounded to bfloat16. Only floats ever are.
@@ -57,16 +70,6 @@ Stored<Compute> StoredBfloat16(const uint16_t* numbers) {
     return StoredTensor<Bfloat16, float>(numbers);
   }
   return {};
-}
-
-// Returns a caller's tensor, for results of type Compute.
-template <typename Storage, typename Compute>
-Destination<Compute> DestinationTensor(void* tensor) {
-  if constexpr (std::is_same_v<Storage, Compute>) return {tensor};
-  return {tensor,
-          [](const Compute* from, int64_t n, void* data, int64_t first) {
-            Convert(from, static_cast<Storage*>(data) + first, n);
-          }};
 }
 
 // Calls body(Storage(), Compute()) with the types that tensors of this data
