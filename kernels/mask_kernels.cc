@@ -44,11 +44,14 @@ class ReadMaskOp : public OpKernel {
               i, i == kMaskLengths ? TensorShape({values.batch_size}) : steps,
               &found[i]));
     }
-    OP_REQUIRES_OK(context,
-                   ToTensorFlow(MakeBackend<Device>(context)->ReadMask(
-                       values, {found[kMaskLengths]->flat<int64_t>().data(),
-                                found[kMaskPlaces]->flat<int64_t>().data(),
-                                found[kMaskSteps]->flat<int64_t>().data()})));
+    OP_REQUIRES_OK(
+        context,
+        ToTensorFlow(
+            MakeBackend(Device(), context)
+                ->ReadMask(values,
+                           {found[kMaskLengths]->flat<int64_t>().data(),
+                            found[kMaskPlaces]->flat<int64_t>().data(),
+                            found[kMaskSteps]->flat<int64_t>().data()})));
   }
 
  private:
@@ -89,8 +92,8 @@ class MoveStepsOp : public OpKernel {
                        : context->allocate_output(0, values.shape(), &moved));
     move.from = DataOf(values);
     move.to = DataOf(*moved);
-    OP_REQUIRES_OK(context,
-                   ToTensorFlow(MakeBackend<Device>(context)->MoveSteps(move)));
+    OP_REQUIRES_OK(
+        context, ToTensorFlow(MakeBackend(Device(), context)->MoveSteps(move)));
   }
 
  private:

@@ -11,9 +11,8 @@
 
 namespace cudnn_rnn_tf {
 
-template <>
-std::unique_ptr<RnnBackend> MakeBackend<CpuDevice>(
-    tensorflow::OpKernelContext* context,
+std::unique_ptr<RnnBackend> MakeBackend(
+    CpuDevice, tensorflow::OpKernelContext* context,
     std::shared_ptr<const CpuPackedParams> packed) {
   tensorflow::thread::ThreadPool* const pool =
       context->device()->tensorflow_cpu_worker_threads()->workers;

@@ -11,25 +11,19 @@ namespace cudnn_rnn_tf {
 
 class CpuPackedParams;
 
-// Tags that name a kernel's device in its template argument.
+// Tags that name a kernel's device.
 struct CpuDevice {};
 struct GpuDevice {};
 
 // Makes the device's backend for one call, on the threads or the stream of that
 // call. On a CPU, forward passes read the parameters in `packed`, unless it is
 // null.
-template <typename Device>
 std::unique_ptr<RnnBackend> MakeBackend(
-    tensorflow::OpKernelContext* context,
+    CpuDevice, tensorflow::OpKernelContext* context,
     std::shared_ptr<const CpuPackedParams> packed = nullptr);
-template <>
-std::unique_ptr<RnnBackend> MakeBackend<CpuDevice>(
-    tensorflow::OpKernelContext* context,
-    std::shared_ptr<const CpuPackedParams> packed);
-template <>
-std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
-    tensorflow::OpKernelContext* context,
-    std::shared_ptr<const CpuPackedParams> packed);
+std::unique_ptr<RnnBackend> MakeBackend(
+    GpuDevice, tensorflow::OpKernelContext* context,
+    std::shared_ptr<const CpuPackedParams> packed = nullptr);
 
 // The data type of tensors that an op takes, which must be one of the four.
 inline RnnDataType DataTypeOf(tensorflow::DataType dtype) {

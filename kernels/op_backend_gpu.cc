@@ -59,9 +59,8 @@ std::unique_ptr<GpuBackend> MakeGpuBackend(GpuResources resources) {
   return std::make_unique<GpuBackend>(std::move(resources), options);
 }
 
-template <>
-std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
-    tensorflow::OpKernelContext* context,
+std::unique_ptr<RnnBackend> MakeBackend(
+    GpuDevice, tensorflow::OpKernelContext* context,
     std::shared_ptr<const CpuPackedParams> /*packed*/) {
   stream_executor::Stream* const stream =
       context->op_device_context()->stream();

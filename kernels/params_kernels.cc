@@ -110,7 +110,7 @@ class ToParamsOp : public OpKernel {
     TF_RETURN_IF_ERROR(context->allocate_temp(
         context->expected_output_dtype(0), TensorShape({layout.size()}), params,
         context->output_alloc_attr(0)));
-    const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
+    const std::unique_ptr<RnnBackend> backend = MakeBackend(Device(), context);
     backend->Prepare(DataOf(*params), params->TotalBytes());
     std::vector<void*> data;
     for (const Tensor& tensor : tensors) data.push_back(DataOf(tensor));
@@ -134,7 +134,7 @@ class FromParamsOp : public OpKernel {
     const Layout& layout = conversion_.layout();
     const Tensor& params = context->input(0);
     OP_REQUIRES_OK(context, conversion_.CheckParams(params.shape()));
-    const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
+    const std::unique_ptr<RnnBackend> backend = MakeBackend(Device(), context);
     std::vector<void*> data;
     for (const auto& place : layout.tensors()) {
       Tensor* tensor;

@@ -125,8 +125,8 @@ class ForwardOp : public RnnOp {
                                           return context->input(i).shape();
                                         }));
     run.problem.algorithm = algorithm_;
-    const std::unique_ptr<RnnBackend> backend =
-        MakeBackend<Device>(context, KeptPacked(context->input(kParams), run));
+    const std::unique_ptr<RnnBackend> backend = MakeBackend(
+        Device(), context, KeptPacked(context->input(kParams), run));
     std::shared_ptr<const RnnPlan> plan;
     if (!run.empty()) {
       OP_REQUIRES_OK(context,
@@ -218,7 +218,7 @@ class BackwardOp : public RnnOp {
                                   return context->input(i).shape();
                                 },
                                 run));
-    const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
+    const std::unique_ptr<RnnBackend> backend = MakeBackend(Device(), context);
     Tensor* backprops[kNumBackprops];
     for (int i = 0; i < kNumBackprops; ++i) {
       OP_REQUIRES_OK(context, context->allocate_output(

@@ -37,13 +37,17 @@ class Adapter {
     }
   }
 
-  // Sequences with rows of n numbers. Padding is never read.
-  StoredRows<Compute> Sequence(const void* tensor, int64_t n) const {
-    return {StoredTensor<Storage, Compute>(tensor), n, caller_rows_.data()};
+  // Sequences, or states in the order [L * D, B], with rows of n numbers.
+  // Padding is never read.
+  template <typename Data>
+  auto Sequences(Data* tensor, int64_t n) const {
+    return NumberRows(NumbersOf<Storage, Compute>(tensor), n,
+                      caller_rows_.data());
   }
-  DestinationRows<Compute> SequenceResult(void* tensor, int64_t n) const {
-    return {DestinationTensor<Storage, Compute>(tensor), n,
-            caller_rows_.data()};
+  template <typename Data>
+  auto States(Data* tensor, int64_t n) const {
+    return NumberRows(NumbersOf<Storage, Compute>(tensor), n,
+                      state_rows_.data());
   }
   void FillPadding(int64_t n, void* tensor, Schedule* schedule) const {
     Storage* const to = static_cast<Storage*>(tensor);
@@ -60,14 +64,6 @@ class Adapter {
       }
     };
     schedule->AddRanges(batch, 1, zero_padding);
-  }
-
-  // States of n numbers, in the order [L * D, B].
-  StoredRows<Compute> States(const void* tensor, int64_t n) const {
-    return {StoredTensor<Storage, Compute>(tensor), n, state_rows_.data()};
-  }
-  DestinationRows<Compute> StatesResult(void* tensor, int64_t n) const {
-    return {DestinationTensor<Storage, Compute>(tensor), n, state_rows_.data()};
   }
 
  private:
@@ -125,16 +121,15 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
   const Adapter<Storage, Compute> adapter(problem, rows,
                                           workspace.only_counts());
   CpuForwardCall<Compute> call = {};
-  call.input = adapter.Sequence(buffers.input, spec.input_size);
+  call.input = adapter.Sequences(buffers.input, spec.input_size);
   call.input_h = adapter.States(buffers.input_h, spec.output_size());
   call.input_c = adapter.States(buffers.input_c, spec.num_units);
-  call.params = StoredTensor<Storage, Compute>(buffers.params);
+  call.params = NumbersOf<Storage, Compute>(buffers.params);
   if (packed != nullptr) call.packed = packed->weights<Compute>();
-  call.output =
-      adapter.SequenceResult(buffers.output, spec.layer_output_size());
-  call.cell_sequences = adapter.SequenceResult(buffers.cell_sequences, cells);
-  call.output_h = adapter.StatesResult(buffers.output_h, spec.output_size());
-  call.output_c = adapter.StatesResult(buffers.output_c, spec.num_units);
+  call.output = adapter.Sequences(buffers.output, spec.layer_output_size());
+  call.cell_sequences = adapter.Sequences(buffers.cell_sequences, cells);
+  call.output_h = adapter.States(buffers.output_h, spec.output_size());
+  call.output_c = adapter.States(buffers.output_c, spec.num_units);
   call.seed = buffers.seed;
   const auto pass =
       AddForward<Compute>(problem, rows, call, reserve, &workspace, &schedule);
@@ -166,24 +161,23 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
   const Adapter<Storage, Compute> adapter(problem, rows,
                                           workspace.only_counts());
   CpuBackwardCall<Compute> call = {};
-  call.input = adapter.Sequence(buffers.input, spec.input_size);
-  call.params = StoredTensor<Storage, Compute>(buffers.params);
+  call.input = adapter.Sequences(buffers.input, spec.input_size);
+  call.params = NumbersOf<Storage, Compute>(buffers.params);
   call.output_backprop =
-      adapter.Sequence(buffers.output_backprop, spec.layer_output_size());
+      adapter.Sequences(buffers.output_backprop, spec.layer_output_size());
   call.output_h_backprop =
       adapter.States(buffers.output_h_backprop, spec.output_size());
   call.output_c_backprop =
       adapter.States(buffers.output_c_backprop, spec.num_units);
-  call.cell_sequences_backprop = adapter.Sequence(
+  call.cell_sequences_backprop = adapter.Sequences(
       buffers.cell_sequences_backprop, spec.num_dirs() * spec.num_units);
   call.input_backprop =
-      adapter.SequenceResult(buffers.input_backprop, spec.input_size);
+      adapter.Sequences(buffers.input_backprop, spec.input_size);
   call.input_h_backprop =
-      adapter.StatesResult(buffers.input_h_backprop, spec.output_size());
+      adapter.States(buffers.input_h_backprop, spec.output_size());
   call.input_c_backprop =
-      adapter.StatesResult(buffers.input_c_backprop, spec.num_units);
-  call.params_backprop =
-      DestinationTensor<Storage, Compute>(buffers.params_backprop);
+      adapter.States(buffers.input_c_backprop, spec.num_units);
+  call.params_backprop = NumbersOf<Storage, Compute>(buffers.params_backprop);
   call.seed = buffers.seed;
   const auto pass =
       AddBackward<Compute>(problem, rows, call, reserve, &workspace, &schedule);
@@ -232,7 +226,7 @@ CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
   const CpuNetwork network(problem, rows, no_seed, /*num_threads=*/1);
   Dispatch(dtype, [&](auto storage, auto compute) {
     using Compute = decltype(compute);
-    const auto stored = StoredTensor<decltype(storage), Compute>(params);
+    const auto stored = NumbersOf<decltype(storage), Compute>(params);
     Schedule now = Schedule::Immediate();
     const auto pack = [&](void* memory, size_t* bytes) {
       Arena arena(memory);

@@ -55,11 +55,11 @@ const HalfType<Compute>* HalfTypeOf() {
 
 // Return a caller's tensor, whose numbers are computed with as Compute.
 template <typename Storage, typename Compute>
-Stored<Compute> StoredTensor(const void* tensor) {
+Stored<Compute> NumbersOf(const void* tensor) {
   return {tensor, HalfTypeOf<Storage, Compute>()};
 }
 template <typename Storage, typename Compute>
-Destination<Compute> DestinationTensor(void* tensor) {
+Destination<Compute> NumbersOf(void* tensor) {
   return {tensor, HalfTypeOf<Storage, Compute>()};
 }
 
@@ -67,7 +67,7 @@ Destination<Compute> DestinationTensor(void* tensor) {
 template <typename Compute>
 Stored<Compute> StoredBfloat16(const uint16_t* numbers) {
   if constexpr (std::is_same_v<Compute, float>) {
-    return StoredTensor<Bfloat16, float>(numbers);
+    return NumbersOf<Bfloat16, float>(static_cast<const void*>(numbers));
   }
   return {};
 }

@@ -50,24 +50,20 @@ class Lowering : public tensorflow::XlaOpKernel {
   virtual absl::Status Lower(tensorflow::XlaOpKernelContext* context,
                              const Inputs& inputs) = 0;
 
-  // Returns the results of a call.
-  static std::vector<xla::XlaOp> Call(tensorflow::XlaOpKernelContext* context,
-                                      const char* target,
-                                      const std::string& config,
-                                      const Inputs& inputs,
-                                      const std::vector<xla::Shape>& results,
-                                      const std::vector<Alias>& aliases = {}) {
+  // Makes the first results of a call the op's outputs.
+  static void Call(tensorflow::XlaOpKernelContext* context, const char* target,
+                   const std::string& config, const Inputs& inputs,
+                   const std::vector<xla::Shape>& results,
+                   const std::vector<Alias>& aliases = {}) {
     const xla::XlaOp all = xla::CustomCallWithLayout(
         context->builder(), target, inputs.ops,
         xla::ShapeUtil::MakeTupleShape(results), inputs.xla_shapes, config,
         /*has_side_effect=*/false, aliases, /*literal=*/nullptr,
         xla::CustomCallSchedule::SCHEDULE_NONE,
         xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
-    std::vector<xla::XlaOp> parts;
-    for (size_t i = 0; i < results.size(); ++i) {
-      parts.push_back(xla::GetTupleElement(all, static_cast<int64_t>(i)));
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      context->SetOutput(i, xla::GetTupleElement(all, i));
     }
-    return parts;
   }
 
  private:

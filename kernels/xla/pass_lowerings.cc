@@ -16,7 +16,6 @@ namespace {
 
 using tensorflow::OpKernelConstruction;
 using tensorflow::XlaOpKernelContext;
-using xla::XlaOp;
 
 class PassLowering : public Lowering {
  public:
@@ -118,11 +117,7 @@ class ForwardLowering : public PassLowering {
         DenseShape(type, run.c_shape), BytesShape(sizes.reserve_space)};
     if (reader().num_cells() > 0) shapes.push_back(cells);
     shapes.push_back(BytesShape(sizes.forward_workspace));
-    const std::vector<XlaOp> results = Call(
-        context, kXlaForward, XlaConfig(pass), ArgumentsOf(inputs), shapes);
-    for (int i = 0; i < kCellSequences + reader().num_cells(); ++i) {
-      context->SetOutput(i, results[i]);
-    }
+    Call(context, kXlaForward, XlaConfig(pass), ArgumentsOf(inputs), shapes);
     return absl::OkStatus();
   }
 
@@ -174,10 +169,8 @@ class BackwardLowering : public PassLowering {
     shapes.push_back(BytesShape(sizes.backward_workspace));
     // The pass overwrites the reserve space, so it is a result too, in the same
     // memory. XLA copies it before the call if it is needed again.
-    const std::vector<XlaOp> results =
-        Call(context, kXlaBackward, XlaConfig(pass), ArgumentsOf(inputs),
-             shapes, {{{kUsedReserveSpace}, {reserve_space, {}}}});
-    for (int i = 0; i < kNumBackprops; ++i) context->SetOutput(i, results[i]);
+    Call(context, kXlaBackward, XlaConfig(pass), ArgumentsOf(inputs), shapes,
+         {{{kUsedReserveSpace}, {reserve_space, {}}}});
     return absl::OkStatus();
   }
 };

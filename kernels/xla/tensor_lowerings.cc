@@ -48,9 +48,6 @@ class ConversionLowering : public Lowering {
   }
 
  protected:
-  const Conversion<Layout>& conversion() const { return conversion_; }
-
- private:
   Conversion<Layout> conversion_;
 };
 
@@ -61,10 +58,10 @@ class CanonicalToParamsLowering : public ConversionLowering<ParamLayout> {
  protected:
   absl::Status Lower(XlaOpKernelContext* context,
                      const Inputs& inputs) override {
-    TF_RETURN_IF_ERROR(conversion().CheckTensors(inputs));
+    TF_RETURN_IF_ERROR(conversion_.CheckTensors(inputs));
     // The blocks fill the params without gaps, in this order.
     std::vector<XlaOp> parts;
-    for (const ParamBlock& place : conversion().layout().tensors()) {
+    for (const ParamBlock& place : conversion_.layout().tensors()) {
       parts.push_back(xla::Reshape(inputs.ops[parts.size()], {place.size()}));
     }
     context->SetOutput(0, xla::ConcatInDim(context->builder(), parts, 0));
@@ -79,9 +76,9 @@ class ParamsToCanonicalLowering : public ConversionLowering<ParamLayout> {
  protected:
   absl::Status Lower(XlaOpKernelContext* context,
                      const Inputs& inputs) override {
-    TF_RETURN_IF_ERROR(conversion().CheckParams(inputs(0)));
+    TF_RETURN_IF_ERROR(conversion_.CheckParams(inputs(0)));
     int output = 0;
-    const ParamLayout& layout = conversion().layout();
+    const ParamLayout& layout = conversion_.layout();
     for (const ParamBlock& place : layout.tensors()) {
       const XlaOp part =
           xla::SliceInDim(inputs.ops[0], place.offset,
@@ -101,27 +98,23 @@ class KerasLowering : public ConversionLowering<KerasLayout> {
   absl::Status Lower(XlaOpKernelContext* context,
                      const Inputs& inputs) override {
     const xla::PrimitiveType type = context->input_xla_type(0);
-    const KerasLayout& layout = conversion().layout();
+    const KerasLayout& layout = conversion_.layout();
     std::vector<xla::Shape> shapes;
     if (to_params) {
-      TF_RETURN_IF_ERROR(conversion().CheckTensors(inputs));
+      TF_RETURN_IF_ERROR(conversion_.CheckTensors(inputs));
       shapes = {DenseShape(type, tensorflow::TensorShape({layout.size()}))};
     } else {
-      TF_RETURN_IF_ERROR(conversion().CheckParams(inputs(0)));
+      TF_RETURN_IF_ERROR(conversion_.CheckParams(inputs(0)));
       for (const KerasTensor& place : layout.tensors()) {
         shapes.push_back(
             DenseShape(type, tensorflow::TensorShape(place.Shape())));
       }
     }
     XlaKerasTensors call;
-    call.spec = conversion().spec();
+    call.spec = conversion_.spec();
     call.item_bytes = tensorflow::DataTypeSize(context->input_type(0));
     call.to_params = to_params;
-    int output = 0;
-    for (const XlaOp result :
-         Call(context, kXlaKerasTensors, XlaConfig(call), inputs, shapes)) {
-      context->SetOutput(output++, result);
-    }
+    Call(context, kXlaKerasTensors, XlaConfig(call), inputs, shapes);
     return absl::OkStatus();
   }
 };
@@ -148,11 +141,7 @@ class MaskLowering : public Lowering {
     Inputs read = inputs;
     read.ops.resize(kMasked);
     read.xla_shapes.resize(kMasked);
-    int output = 0;
-    for (const XlaOp result :
-         Call(context, kXlaReadMask, XlaConfig(mask), read, shapes)) {
-      context->SetOutput(output++, result);
-    }
+    Call(context, kXlaReadMask, XlaConfig(mask), read, shapes);
     return absl::OkStatus();
   }
 
@@ -173,8 +162,8 @@ class MoveStepsLowering : public Lowering {
                      const Inputs& inputs) override {
     StepMove move = move_;
     TF_RETURN_IF_ERROR(ReadMoveShapes(inputs, &move));
-    context->SetOutput(0, Call(context, kXlaMoveSteps, XlaConfig(move), inputs,
-                               {inputs.xla_shapes[kUnmoved]})[0]);
+    Call(context, kXlaMoveSteps, XlaConfig(move), inputs,
+         {inputs.xla_shapes[kUnmoved]});
     return absl::OkStatus();
   }
 
