@@ -153,10 +153,8 @@ def _logged(call: Callable[[], None]) -> str:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
-            file.seek(0)
-            text = file.read()
-            print(text, end="", file=sys.stderr)
-    return text
+        file.seek(0)
+        return file.read()
 
 
 def measure(row: Row, has_lengths: bool, only_compile: bool = False) -> dict[str, Any]:
@@ -200,7 +198,8 @@ def measure(row: Row, has_lengths: bool, only_compile: bool = False) -> dict[str
 def _measure_part(options: argparse.Namespace) -> None:
     """Times a part of the networks, or only compiles their kernels."""
     all_networks = networks(options.seed, options.count) + [(row, False) for row in DEEP_BENCH]
-    chosen = all_networks[options.part :: options.parts]
+    named = [item for item in all_networks if re.search(options.only, str(item[0]))]
+    chosen = named[options.part :: options.parts]
     if options.compile:
         for row, has_lengths in chosen:
             line = measure(row, has_lengths, only_compile=True)
@@ -233,9 +232,13 @@ def _start_parts(options: argparse.Namespace) -> None:
 
 
 def read(path: pathlib.Path) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
-    """Returns the networks of a file, with the median of each algorithm, and the environments."""
+    """Returns the networks of a file, with the median of each algorithm, and the environments.
+
+    Of a network that was measured again, the last measurement counts.
+    """
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    rows = [line for line in lines if "ms" in line]
+    last = {(_network(line), line["lengths"]): line for line in lines if "ms" in line}
+    rows = list(last.values())
     for row in rows:
         row["ms"] = {name: statistics.median(times) for name, times in row["ms"].items()}
     return rows, [line["environment"] for line in lines if "environment" in line]
@@ -301,7 +304,8 @@ def page(path: pathlib.Path) -> str:
         pages.table(["networks", "within 5 % of the fastest", "within 20 %"], shares),
         "`auto` runs the kernels of the algorithm that it chooses, and was timed beside it. It took"
         f" {statistics.median(of_auto):.3f} times as long in the median, and {low:.2f} to"
-        f" {high:.2f} times in nine of ten networks, as host and GPU vary.",
+        f" {high:.2f} times in nine of ten networks, as host and GPU vary. What was chosen, the"
+        " library's log tells or, of runs before it did, the same commit's rule on a CPU.",
         "The networks that take more than 5 % longer, in milliseconds. “–” means that an algorithm"
         " cannot run the network.",
         pages.table(

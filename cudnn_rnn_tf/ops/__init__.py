@@ -379,13 +379,8 @@ def check_states(
         check_shape(argument, state, shape, f" ([{first}, size])")
 
 
-def zero_states(
-    config: RnnConfig, batch_size: Any, dtype: tf.DType, time_major: bool
-) -> list[tf.Tensor]:
-    """Returns initial states of zeros, h and an LSTM's c, which are one tensor if of one size.
-
-    To make one takes the host a tenth of a layer's eager call.
-    """
+def zero_states(config: RnnConfig, batch_size: Any, dtype: tf.DType, time_major: bool) -> list:
+    """Returns initial states of zeros; to make one takes the host a tenth of an eager call."""
     sizes = config.state_sizes()
     shapes = dict(zip(sizes, config.state_shapes(batch_size, time_major), strict=True))
     zeros = {size: tf.zeros(shape, dtype) for size, shape in shapes.items()}

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -31,9 +30,13 @@ constexpr Numbered kChoices[] = {
 // as long as small_h with one to three layers of 32 to 96 units and 16 or 64
 // sequences. With 256 sequences, as GRUs and in inference, it took 0.7 to 1.07
 // times as long.
-bool IsForSmallH(const RnnProblem& problem) {
+bool IsForSmallH(const RnnProblem& problem, bool allow_tf32,
+                 const DeviceLimits& gpu) {
   const RnnSpec& spec = problem.spec;
-  return spec.is_lstm() && spec.num_dirs() == 1 &&
+  return gpu.largest_cluster == 1 && HasTf32(gpu.architecture) && allow_tf32 &&
+         problem.dtype == RnnDataType::kFloat32 && problem.is_training &&
+         problem.is_in_cudnn() && !problem.has_sequence_lengths &&
+         spec.is_lstm() && spec.num_dirs() == 1 &&
          spec.input_mode == InputMode::kLinear && spec.num_units <= 96 &&
          problem.batch_size <= 128;
 }
@@ -54,27 +57,23 @@ struct TypeCost {
   PassCost forward, backward;
   double more_of_gru;  // A GRU's backward pass takes that much more for gates.
   double most_rows;    // From so many sequences on, products cost no more.
+  // Weights, and products, cost so many times as much if the number of units is
+  // no multiple of eight.
+  double of_odd_units;
 };
 constexpr double kAllRows = 1e9;
 constexpr TypeCost kHalf = {
-    {5.0, 0.53, 6.0, 8.7}, {6.9, 0.61, 0.0, 21.3}, 11.3, 256.0};
+    {5.0, 0.53, 6.0, 8.7}, {6.9, 0.61, 0.0, 21.3}, 11.3, 256.0, 3.0};
 constexpr TypeCost kTf32 = {
-    {10.0, 1.58, 11.5, 7.5}, {1.8, 5.5, 0.0, 25.4}, 72.0, kAllRows};
+    {10.0, 1.58, 11.5, 7.5}, {1.8, 5.5, 0.0, 25.4}, 72.0, kAllRows, 3.0};
 constexpr TypeCost kFloat = {
-    {13.7, 3.5, 70.0, 8.8}, {13.7, 3.5, 70.0, 22.8}, 77.0, kAllRows};
-// persist_static in float16.
-constexpr TypeCost kPersistStatic = {
-    {3.7, 1.05, 0.0, 0.0}, {7.5, 1.05, 0.0, 0.0}, 0.0, kAllRows};
+    {13.7, 3.5, 70.0, 8.8}, {13.7, 3.5, 70.0, 22.8}, 77.0, kAllRows, 1.0};
 
 const TypeCost& CostsOf(const RnnProblem& problem, bool allow_tf32,
                         const DeviceLimits& gpu) {
-  if (problem.dtype == RnnDataType::kFloat32) {
-    return allow_tf32 && HasTf32(gpu.architecture) ? kTf32 : kFloat;
-  }
-  return CudnnAlgorithmFor(problem, allow_tf32) ==
-                 CudnnAlgorithm::kPersistStatic
-             ? kPersistStatic
-             : kHalf;
+  return problem.dtype != RnnDataType::kFloat32    ? kHalf
+         : allow_tf32 && HasTf32(gpu.architecture) ? kTf32
+                                                   : kFloat;
 }
 
 }  // namespace
@@ -82,12 +81,10 @@ const TypeCost& CostsOf(const RnnProblem& problem, bool allow_tf32,
 bool HasHalvedSteps(const RnnProblem& problem, bool allow_tf32,
                     const DeviceLimits& gpu) {
   const RnnSpec& spec = problem.spec;
-  // Steps of other sizes, which are padded, and of smaller matrices were not
-  // measured.
-  constexpr int64_t kMultiple = 8, kFewestWeights = int64_t{1} << 21;
+  // The estimate is too low for smaller matrices.
+  constexpr int64_t kFewestWeights = int64_t{1} << 21;
   return problem.has_bounded_floats() && allow_tf32 &&
-         HasTf32(gpu.architecture) && spec.num_units % kMultiple == 0 &&
-         spec.output_size() % kMultiple == 0 &&
+         HasTf32(gpu.architecture) &&
          spec.num_gates() * spec.num_units * spec.output_size() >=
              kFewestWeights;
 }
@@ -134,9 +131,10 @@ double CyclesOfCudnn(const RnnProblem& problem, bool allow_tf32,
   const RnnSpec& spec = problem.spec;
   const double units = static_cast<double>(spec.num_units);
   const double batch = static_cast<double>(problem.batch_size);
-  const double weights = 1e-6 * spec.num_gates() * units * units;
-  const double gates = 1e-6 * spec.num_gates() * units * batch;
   const TypeCost& costs = CostsOf(problem, allow_tf32, gpu);
+  const double weights = 1e-6 * spec.num_gates() * units * units *
+                         (spec.num_units % 8 == 0 ? 1.0 : costs.of_odd_units);
+  const double gates = 1e-6 * spec.num_gates() * units * batch;
   const double products = 1e-3 * weights * std::min(batch, costs.most_rows);
   const double fewer = 132.0 / gpu.multiprocessors;
   double cycles = 0.0;
@@ -157,36 +155,19 @@ double CyclesOfCudnn(const RnnProblem& problem, bool allow_tf32,
 
 bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
                        const DeviceLimits& gpu, double cycles) {
-  // Single steps run all of the padding, persistent kernels only some of it.
-  constexpr double kMargin = 1.35, kMarginOfLengths = 1.75;
-  const double most =
-      !HasHalvedSteps(problem, allow_tf32, gpu)
-          ? std::numeric_limits<double>::infinity()
-          : CyclesOfSteps(problem, gpu) *
-                (problem.has_sequence_lengths ? kMarginOfLengths : kMargin);
+  if (IsForSmallH(problem, allow_tf32, gpu)) return true;
+  double of_others = CyclesOfCudnn(problem, allow_tf32, gpu);
+  if (HasHalvedSteps(problem, allow_tf32, gpu)) {
+    of_others = std::min(of_others, CyclesOfSteps(problem, gpu));
+  }
   // Single steps took at least that much longer with layer normalization.
-  const double slower = problem.spec.normalizes() ? 2.5 : 1.0;
-  if (problem.has_sequence_lengths || problem.has_resets ||
-      problem.has_cell_sequences) {
-    return cycles >
-           std::min(most, slower * (problem.is_training ? 2 : 1) * 50e3);
-  }
-  // persist_static is for one or two sequences.
-  const bool is_in_cudnn = problem.spec.is_in_cudnn();
-  if (is_in_cudnn && !problem.is_training && problem.batch_size <= 2 &&
-      cycles > 3e3 &&
-      CudnnAlgorithmFor(problem, allow_tf32) ==
-          CudnnAlgorithm::kPersistStatic) {
-    return true;
-  }
-  if (is_in_cudnn && problem.is_training &&
-      problem.dtype == RnnDataType::kFloat32 && allow_tf32 &&
-      HasTf32(gpu.architecture) && gpu.largest_cluster == 1 &&
-      IsForSmallH(problem)) {
-    return true;
-  }
+  if (problem.spec.normalizes()) of_others *= 2.5;
+  // Single steps run all of the padding, persistent kernels only some of it.
+  // Of 22 networks on an H200, with lengths from a quarter of the steps on,
+  // those were equally fast, to 5 %, that lay from 1.2 to 2.5.
+  constexpr double kMarginOfLengths = 1.6;
   return cycles >
-         std::min(most, slower * CyclesOfCudnn(problem, allow_tf32, gpu));
+         (problem.has_sequence_lengths ? kMarginOfLengths : 1.0) * of_others;
 }
 
 // The limits come from 320 networks on an H200, as replayed graphs. With up to

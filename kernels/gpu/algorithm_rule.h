@@ -52,8 +52,7 @@ struct KernelEstimate {
 //                        kernels of single steps
 //   auto                 the same, unless cuDNN is likely to be faster. It runs
 //                        sequences of full length that the persistent kernels
-//                        cannot run, large layers of large batches of them,
-//                        and inference of one or two of them
+//                        cannot run, and large layers of large batches of them
 //   all others           cuDNN
 // If lengths differ, cuDNN runs only where it is named or where our own kernels
 // cannot be had: it reads lengths in host memory, for which the host waits in

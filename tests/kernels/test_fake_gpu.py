@@ -1,15 +1,15 @@
 """Tests code for GPUs with fakes of drivers and cuDNN, which only record calls."""
 
-import json
 import os
 import pathlib
 import re
-import statistics
 import subprocess
 
 import pytest
 from cxx import COMPILER, GPU_BACKEND, ROOT, compiled, objects_of
 from sanitize import FIXED_ADDRESSES
+
+from benchmarks import gpu_rule
 
 GRAPHS = [f"kernels/gpu/{name}.cc" for name in ("graph", "graph_cache", "recording")]
 NETWORK = ["kernels/param_layout.cc", "kernels/rnn_spec.cc"]
@@ -54,15 +54,10 @@ def test_rule_of_random_networks(tmp_path):
 
 
 def test_rule_is_held_to_measurements(tmp_path):
-    """Of random networks, what the rule takes is hardly ever slower than what it could take.
-
-    In the same run, one algorithm that was timed twice in turns differed from itself by up to
-    0.11 ms in 95 % of the networks, as hosts do, so 0.05 ms more are no fault.
-    """
+    """Of random networks, what the rule takes is hardly ever slower than what it could take."""
     executable = compiled(tmp_path, "choices_of_networks", GPU_BACKEND)
-    lines = (ROOT / "benchmarks" / "results" / "gpu_rule.jsonl").read_text().splitlines()
-    rows = [row for row in map(json.loads, lines) if "ms" in row]
-    assert len(rows) > 150
+    rows, _ = gpu_rule.read(ROOT / "benchmarks" / "results" / "gpu_rule.jsonl")
+    assert len(rows) > 400
     fields = ("mode", "layers", "units", "directions", "batch", "time", "type")
     networks = [
         " ".join(str(row[field]) for field in fields) + f" {row['training']:d} {row['lengths']:d}"
@@ -73,16 +68,16 @@ def test_rule_is_held_to_measurements(tmp_path):
     )
     wrong, far = [], []
     for row, name, choices in zip(rows, networks, completed.stdout.splitlines(), strict=True):
-        times = {algorithm: statistics.median(ms) for algorithm, ms in row["ms"].items()}
-        del times["auto"]
+        times = row["ms"]
         chosen = times[next(choice for choice in choices.split() if choice in times)]
-        best = min(times.values())
-        if chosen > 1.05 * best + 0.05:
-            wrong.append(f"{name}: {chosen:.3f} of {times}")
-        if chosen > 1.2 * best + 0.05:
-            far.append(name)
+        lost = chosen / gpu_rule.best(row)[0]
+        text = f"{name}: {chosen:.3f} of {times}"
+        wrong += [text] * (lost > 1.05)
+        far += [text] * (lost > 1.2)
     assert len(wrong) <= 0.05 * len(rows), wrong
-    assert len(far) <= 0.02 * len(rows), wrong
+    # Of one network, single steps of odd sizes were not yet padded. Of the other, large batches
+    # without TF32, products over all steps take most of the time.
+    assert len(far) <= 2, far
 
 
 def test_calls_of_warm_passes(tmp_path):

@@ -112,6 +112,8 @@ bool Complete(const KernelRequest& request, const DeviceLimits& gpu,
                   request.units() >= kFewestInGrids;
     if (shape.row_tiles == 1 || !is_known) return false;
   } else if (shape.row_tiles == 3 || shape.row_tiles == 5) {
+    // As an A100, an H200 took 6 % less with 24 of 512 sequences, and 20 % more
+    // with 24 of 2048.
     return false;
   }
   shape.units = request.units();

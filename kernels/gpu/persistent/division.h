@@ -33,6 +33,7 @@ struct KernelRequest {
 struct Division {
   Shape shape;
   double cycles;
+  double load_cycles;  // Those of a pass between its steps.
 };
 
 // Returns all divisions that fit the GPU. There are none if no team has room

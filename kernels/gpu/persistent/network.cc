@@ -58,6 +58,18 @@ double CyclesOfProjections(const RnnProblem& problem, bool allow_tf32,
   return of_products * weights * rows * 132.0 / limits.multiprocessors;
 }
 
+// Returns what a step of a layer takes, of all that is estimated.
+double CyclesOf(const RnnProblem& problem, const Estimate& all) {
+  const auto of = [&](const Division& division) {
+    return division.cycles +
+           division.load_cycles / static_cast<double>(problem.max_time);
+  };
+  return (all.is_stack
+              ? of(all.stack) / static_cast<double>(problem.spec.num_layers)
+              : of(all.forward)) +
+         of(all.backward) + all.of_projections;
+}
+
 }  // namespace
 
 Estimate Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
@@ -72,7 +84,6 @@ Estimate Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
     CRNN_RETURN_IF_ERROR(CheckDevice(problem.dtype, limits));
     KernelRequest forward = {problem, allow_tf32, /*is_backward=*/false};
     CRNN_RETURN_IF_ERROR(divide(forward, &all.forward));
-    all.cycles = all.forward.cycles;
     // Dropout, a second direction and projections need all steps of the layer
     // below at once, so networks that have any of them do not run as a stack.
     if (spec.num_layers > 1 &&
@@ -80,20 +91,16 @@ Estimate Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
         spec.num_dirs() == 1 && spec.num_proj == 0 &&
         !problem.has_dropout_between_layers()) {
       forward.num_layers = static_cast<int>(spec.num_layers);
-      all.is_stack =
-          divide(forward, &all.stack).ok() &&
-          all.stack.cycles < kStackGain * forward.num_layers * all.cycles;
-      if (all.is_stack) all.cycles = all.stack.cycles / forward.num_layers;
+      all.is_stack = divide(forward, &all.stack).ok() &&
+                     all.stack.cycles <
+                         kStackGain * forward.num_layers * all.forward.cycles;
     }
     all.of_projections = CyclesOfProjections(problem, allow_tf32, limits);
-    all.cycles += all.of_projections;
     if (!problem.is_training) return {};
     // A forward pass in training is of no use if its backward pass cannot run.
-    CRNN_RETURN_IF_ERROR(
-        divide({problem, allow_tf32, /*is_backward=*/true}, &all.backward));
-    all.cycles += all.backward.cycles;
-    return {};
+    return divide({problem, allow_tf32, /*is_backward=*/true}, &all.backward);
   }();
+  all.cycles = CyclesOf(problem, all);
   return all;
 }
 
@@ -168,11 +175,7 @@ RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
   }
   CRNN_RETURN_IF_ERROR(status);
   made->is_stack_ = estimate->is_stack;
-  estimate->cycles =
-      (estimate->is_stack ? estimate->stack.cycles /
-                                static_cast<double>(problem.spec.num_layers)
-                          : estimate->forward.cycles) +
-      estimate->of_projections + estimate->backward.cycles;
+  estimate->cycles = CyclesOf(problem, *estimate);
   *network = std::move(made);
   return {};
 }
