@@ -28,24 +28,30 @@ Sum Masked(const StepBuffers& steps, unsigned char mask, int gate, Sum value) {
   return mask >> gate & 1 ? value * scale : 0.0f;
 }
 
-// The unit of a sequence, in one direction, that is number i of [D, B, H];
-// `number` is that of [D, B]. The host makes sure that the numbers of
+// The unit of a sequence, in one direction, that is number i of [D, B, H], in a
+// pass; `number` is that of [D, B]. The host makes sure that the numbers of
 // [D, G, B, H] can be counted in an int.
-struct Place {
+template <typename Arguments>
+struct Own {
+  const Arguments& all;
   const StepBuffers& steps;
-  int batch, i, direction, b, unit;
+  const int batch = all.sequences.batch;
+  int i;
+  const int direction, b;
+  int unit;
+  decltype((all.direction[0])) my = all.direction[direction];
+  const Sequence sequence = Sequence(all.sequences, b);
+  Index state;  // The place of its first h and of its last.
 
-  Place(const StepBuffers& steps, int batch, int number, int unit)
-      : steps(steps),
-        batch(batch),
+  Own(const Arguments& all, const StepBuffers& steps, int number, int unit = 0)
+      : all(all),
+        steps(steps),
         i(number * steps.units + unit),
         direction(number / batch),
         b(number % batch),
-        unit(unit) {}
+        unit(unit),
+        state(b * all.state_stride + unit) {}
 
-  static int Count(const StepBuffers& steps, int batch) {
-    return steps.directions * batch * steps.units;
-  }
   // Its number of those that all gates have whose matrices read h.
   int OfGate(int gate) const {
     return direction * steps.direction_stride + gate * steps.gate_stride +
@@ -72,7 +78,8 @@ struct Place {
   // What `carried` has of c and of h.
   Sum& CarriedC() const { return static_cast<Sum*>(steps.carried)[i]; }
   Sum& CarriedH() const {
-    const Index of_c = CellType::kHasC ? Count(steps, batch) : 0;
+    const Index of_c =
+        CellType::kHasC ? steps.directions * batch * steps.units : 0;
     return static_cast<Sum*>(steps.carried)[of_c + i];
   }
   float& SequencePower() const {
@@ -110,23 +117,6 @@ struct Place {
       }
     }
   }
-};
-
-// Such a unit in a pass.
-template <typename Arguments>
-struct Own : Place {
-  const Arguments& all;
-  decltype((all.direction[0])) my;
-  const Sequence sequence;
-  Index state;  // The place of its first h and of its last.
-
-  Own(const Arguments& all, const StepBuffers& steps, int number, int unit = 0)
-      : Place(steps, all.sequences.batch, number, unit),
-        all(all),
-        my(all.direction[direction]),
-        sequence(all.sequences, b),
-        state(b * all.state_stride + unit) {}
-
   void MoveTo(int other) {
     i += other - unit;
     state += other - unit;
@@ -396,16 +386,14 @@ Sum CellBefore(const Own<BackwardArguments>& at, int step) {
 extern "C" __global__ void draw_masks(StepBuffers steps, int batch,
                                       Index first_gate, int layer,
                                       const unsigned long long* seed) {
-  const Index count = Place::Count(steps, batch);
-  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
-    const Place at(steps, batch, static_cast<int>(i / steps.units),
-                   static_cast<int>(i % steps.units));
+  const Index states = static_cast<Index>(batch) * steps.units;
+  for (Index i = FirstIndex(); i < steps.directions * states;
+       i += IndexStep()) {
     int mask = 0;
 #pragma unroll
     for (int gate = 0; gate < kGates; ++gate) {
-      const Index row =
-          (first_gate + at.direction * kGates + gate) * batch + at.b;
-      const Index element = row * steps.units + at.unit;
+      const Index of_gate = first_gate + i / states * kGates + gate;
+      const Index element = of_gate * states + i % states;
       if (!IsDropped(seed, layer, element, steps.threshold)) mask |= 1 << gate;
     }
     steps.masks[i] = static_cast<unsigned char>(mask);
