@@ -97,7 +97,10 @@ RnnStatus ForwardProducts::Multiply(const Handles& handles, int64_t l,
                                     int64_t d, const void* input,
                                     const void* weights, void* gates) const {
   if (!spec_.has_input_weights(l)) {
-    return auxiliary_.SpreadInputs(handles.stream, input, gates);
+    const int64_t count = rows_ * spec_.num_units;
+    return auxiliary_.Enqueue("spread_inputs", handles.stream, GridOver(count),
+                              count, auxiliary_.units, auxiliary_.gates,
+                              auxiliary_.slots, input, gates);
   }
   const int64_t width = spec_.layer_input_size(l);
   int64_t pitch = width;
@@ -194,8 +197,11 @@ RnnStatus BackwardProducts::Inputs(
     const std::array<const void*, kMaxDirs>& weights,
     void* input_backprop) const {
   if (!spec_.has_input_weights(l)) {
-    return auxiliary_.GatherInputs(handles.stream, gates[0], gates[1],
-                                   input_backprop);
+    const int64_t count = rows_ * spec_.num_units;
+    return auxiliary_.Enqueue("gather_inputs", handles.stream, GridOver(count),
+                              count, auxiliary_.units, auxiliary_.gates,
+                              auxiliary_.slots, gates[0], gates[1],
+                              input_backprop);
   }
   const int64_t width = spec_.layer_input_size(l);
   if (HalvesInputs(l)) {

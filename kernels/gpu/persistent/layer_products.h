@@ -62,7 +62,7 @@ class LayerProducts {
   const int64_t rows_ = problem_.max_time * problem_.batch_size;
   // The rows of a layer's matrices, and the numbers of a step of a sequence.
   const int64_t gate_rows_ = spec_.num_gates() * spec_.num_units;
-  const int64_t gates_pitch_ = auxiliary_.slots() * spec_.num_units;
+  const int64_t gates_pitch_ = auxiliary_.slots * spec_.num_units;
   std::shared_ptr<Halves> halves_;
 };
 

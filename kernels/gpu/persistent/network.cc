@@ -223,23 +223,31 @@ RnnStatus Network::StoreLengthsAndSeed(const Handles& handles,
   const ForwardWorkspace workspace(*this, buffers.workspace);
   const Kept reserve(*this, buffers.reserve_space);
   if (UsesSeed(problem_)) {
-    CRNN_RETURN_IF_ERROR(
-        buffers.device_seed == nullptr
-            ? auxiliary_.StoreSeed(stream, buffers.seed, reserve.seed)
-            : EnqueueCopy(stream, buffers.device_seed, reserve.seed,
-                          sizeof(buffers.seed)));
+    CRNN_RETURN_IF_ERROR(buffers.device_seed == nullptr
+                             ? auxiliary_.Enqueue("store_seed", stream, {1, 32},
+                                                  buffers.seed[0],
+                                                  buffers.seed[1], reserve.seed)
+                             : EnqueueCopy(stream, buffers.device_seed,
+                                           reserve.seed, sizeof(buffers.seed)));
   }
   if (!problem_.has_sequence_lengths) return {};
-  const RnnLengths& all = buffers.sequence_lengths;
-  if (all.on_device == nullptr) {
-    CRNN_RETURN_IF_ERROR(
-        auxiliary_.StoreLengths(stream, all.on_host, workspace.given));
+  const int64_t* given = buffers.sequence_lengths.on_device;
+  const int batch = auxiliary_.batch;
+  for (int first = 0; given == nullptr && first < batch;
+       first += HostLengths::kMax) {
+    HostLengths part;
+    const int count = std::min(HostLengths::kMax, batch - first);
+    std::copy_n(buffers.sequence_lengths.on_host + first, count, part.of);
+    CRNN_RETURN_IF_ERROR(auxiliary_.Enqueue("store_lengths", stream,
+                                            GridOver(count), part, count,
+                                            workspace.given + first));
   }
+  if (given == nullptr) given = workspace.given;
   const bool is_training = problem_.is_training;
-  return auxiliary_.OrderSequences(
-      stream, all.on_device == nullptr ? workspace.given : all.on_device,
-      is_training ? reserve.lengths : workspace.lengths,
-      is_training ? reserve.order : workspace.order);
+  return auxiliary_.Enqueue("order_sequences", stream, {batch, 32}, given,
+                            batch, auxiliary_.steps,
+                            is_training ? reserve.lengths : workspace.lengths,
+                            is_training ? reserve.order : workspace.order);
 }
 
 RnnStatus Network::Forward(const Handles& handles,
@@ -254,7 +262,7 @@ RnnStatus Network::Forward(const Handles& handles,
       is_training ? reserve.lengths : workspace.lengths,
       is_training ? reserve.order : workspace.order, buffers.resets);
   arguments.output_stride = spec_.layer_output_size();
-  arguments.state_stride = StateStride();
+  arguments.state_stride = StateStride(spec_.output_size());
   arguments.zoneout = ZoneoutOf(reserve.seed);
   arguments.epsilon = spec_.layer_norm_epsilon;
   const auto set_to_ones = [&](void* steps, int64_t width) {

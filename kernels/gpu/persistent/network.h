@@ -114,22 +114,16 @@ class Network : public Engine {
     return pseudo_layer * width *
            (problem_.time_major ? problem_.batch_size : 1);
   }
-  // The numbers from one sequence's h to the next one's.
-  int64_t StateStride() const {
-    return spec_.output_size() *
-           (problem_.time_major ? 1 : spec_.num_pseudo_layers());
-  }
-  // And from one sequence's c to the next one's.
-  int64_t CellStride() const {
-    return spec_.num_units *
-           (problem_.time_major ? 1 : spec_.num_pseudo_layers());
+  // And the numbers from one sequence's states to the next one's.
+  int64_t StateStride(int64_t width) const {
+    return width * (problem_.time_major ? 1 : spec_.num_pseudo_layers());
   }
 
   const RnnProblem problem_;
   const RnnSpec& spec_ = problem_.spec;
   const int64_t item_, sum_;  // The bytes of a number and of a sum.
   Auxiliary auxiliary_;
-  const int64_t rows_, slots_ = auxiliary_.slots();
+  const int64_t rows_, slots_ = auxiliary_.slots;
   const ParamLayout layout_ = ParamLayout(spec_);
   LayerProducts products_;
   // This runs the steps of a layer. If it is empty, the kernels do.

@@ -47,8 +47,12 @@ struct Network::BackwardPass {
       return products.MakeOperand(handles, sequences, d, outputs, pitch, values,
                                   &operand);
     };
-    CRNN_RETURN_IF_ERROR(auxiliary.ShiftStates(handles.stream, arguments, d,
-                                               outputs, previous_h));
+    CRNN_RETURN_IF_ERROR(auxiliary.Enqueue(
+        "shift_states", handles.stream, GridOver(network.rows_ * 32),
+        Auxiliary::Unordered(arguments.sequences), network.rows_,
+        static_cast<int>(outputs), d == 1, direction.output,
+        arguments.output_stride, direction.first_h, arguments.state_stride,
+        previous_h));
     for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
       void* const gradient =
           network.At(buffers.params_backprop,
@@ -88,7 +92,7 @@ struct Network::BackwardPass {
     arguments.sequences =
         network.SequencesOf(reserve.lengths, reserve.order, buffers.resets);
     arguments.output_stride = spec.layer_output_size();
-    arguments.state_stride = network.StateStride();
+    arguments.state_stride = network.StateStride(spec.output_size());
     arguments.zoneout = network.ZoneoutOf(reserve.seed);
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
       const int64_t pseudo_layer = l * spec.num_dirs() + d;
@@ -189,8 +193,12 @@ struct Network::BackwardPass {
             network.At(buffers.params_backprop, at.projection)));
       }
       if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
-      CRNN_RETURN_IF_ERROR(auxiliary.SumBiases(
-          handles.stream, workspace.bias_sums[d], network.BiasRows(),
+      const int slots = auxiliary.slots, gates = auxiliary.gates;
+      CRNN_RETURN_IF_ERROR(auxiliary.Enqueue(
+          "sum_biases", handles.stream,
+          {CeilDiv(slots * auxiliary.units, 32), 32, 8}, workspace.bias_sums[d],
+          network.BiasRows(), auxiliary.units, gates, slots,
+          (spec.kind().splits_gate() ? slots : gates) - 1,
           network.Param(buffers.params_backprop, at.input_bias),
           network.Param(buffers.params_backprop, at.recurrent_bias)));
     }
@@ -204,8 +212,12 @@ struct Network::BackwardPass {
       BackwardArguments arguments = Arguments(l, output_backprop);
       const Sequences& sequences = arguments.sequences;
       for (int64_t d = 0; spec.num_proj > 0 && d < spec.num_dirs(); ++d) {
-        CRNN_RETURN_IF_ERROR(auxiliary.ComputeUnprojected(
-            handles.stream, arguments, d, workspace.unprojected[d]));
+        // The backward pass overwrites the gates.
+        CRNN_RETURN_IF_ERROR(auxiliary.Enqueue(
+            "compute_unprojected", handles.stream, GridOver(network.rows_ * 32),
+            Auxiliary::Unordered(sequences), network.rows_, auxiliary.units,
+            spec.cell_clip, arguments.direction[d].gates,
+            arguments.direction[d].cells, workspace.unprojected[d]));
       }
       CRNN_RETURN_IF_ERROR(
           workspace.step_memory
@@ -236,7 +248,7 @@ struct Network::BackwardPass {
               network.At(buffers.params_backprop, vectors)));
         } else if (vectors >= 0) {
           CRNN_RETURN_IF_ERROR(auxiliary.SumVectors(
-              handles.stream, arguments, d, network.CellStride(),
+              handles.stream, arguments, d, network.StateStride(units),
               products.parts(), network.At(buffers.params_backprop, vectors)));
         }
         CRNN_RETURN_IF_ERROR(

@@ -24,7 +24,7 @@ RnnStatus Network::ForwardProjected(const Handles& handles,
   const int64_t gate_rows = spec_.num_gates() * units;
   ForwardArguments steps = arguments;
   steps.output_stride = units;
-  steps.state_stride = CellStride();
+  steps.state_stride = StateStride(units);
   CRNN_RETURN_IF_ERROR(EnqueueFill(
       handles.stream, workspace.states, 0,
       problem_.batch_size * spec_.num_pseudo_layers() * units * item_));
@@ -37,8 +37,11 @@ RnnStatus Network::ForwardProjected(const Handles& handles,
         {of.first_h, arguments.state_stride},
         {of.recurrent_weights, outputs, /*is_transposed=*/true},
         {workspace.first_products[d], SumType(problem_.dtype), gate_rows}));
-    CRNN_RETURN_IF_ERROR(auxiliary_.AddFirstProducts(
-        handles.stream, arguments, d, workspace.first_products[d]));
+    CRNN_RETURN_IF_ERROR(auxiliary_.Enqueue(
+        "add_first_products", handles.stream,
+        GridOver(problem_.batch_size * gate_rows),
+        Auxiliary::Unordered(arguments.sequences), static_cast<int>(gate_rows),
+        d == 1, workspace.first_products[d], of.gates));
     ForwardDirection& my = steps.direction[d];
     my.recurrent_weights = workspace.folded[d];
     my.first_h = At(workspace.states, StateOffset(d, units));
@@ -54,8 +57,12 @@ RnnStatus Network::ForwardProjected(const Handles& handles,
                  {workspace.unprojected[d], units},
                  {of.projection, units, /*is_transposed=*/true},
                  {of.output, problem_.dtype, arguments.output_stride}));
-    CRNN_RETURN_IF_ERROR(
-        auxiliary_.StoreLastStates(handles.stream, arguments, d, outputs));
+    CRNN_RETURN_IF_ERROR(auxiliary_.Enqueue(
+        "store_last_states", handles.stream,
+        GridOver(problem_.batch_size * outputs),
+        Auxiliary::Unordered(arguments.sequences), static_cast<int>(outputs),
+        d == 1, of.output, arguments.output_stride, of.first_h,
+        arguments.state_stride, of.last_h));
   }
   return {};
 }
@@ -67,7 +74,7 @@ RnnStatus Network::BackwardProjected(const Handles& handles,
   const int64_t gate_rows = spec_.num_gates() * units;
   BackwardArguments steps = arguments;
   steps.output_stride = units;
-  steps.state_stride = CellStride();
+  steps.state_stride = StateStride(units);
   for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
     const BackwardDirection& of = arguments.direction[d];
     BackwardDirection& my = steps.direction[d];
@@ -87,7 +94,7 @@ RnnStatus Network::BackwardProjected(const Handles& handles,
                                   outputs_backprop, units));
     CRNN_RETURN_IF_ERROR(multiply(problem_.batch_size,
                                   {of.last_h_backprop, arguments.state_stride},
-                                  states, CellStride()));
+                                  states, StateStride(units)));
     my.output_backprop = outputs_backprop;
     my.last_h_backprop = my.first_h_backprop = states;
   }
@@ -102,8 +109,12 @@ RnnStatus Network::BackwardProjected(const Handles& handles,
                                   outputs, gate_rows, {of.gates, gate_rows},
                                   {of.recurrent_weights, outputs},
                                   {before, problem_.dtype, outputs}));
-    CRNN_RETURN_IF_ERROR(
-        auxiliary_.AddGradients(handles.stream, arguments, d, outputs, before));
+    CRNN_RETURN_IF_ERROR(auxiliary_.Enqueue(
+        "add_gradients", handles.stream, GridOver(rows_ * outputs),
+        Auxiliary::Unordered(arguments.sequences), rows_ * outputs,
+        static_cast<int>(outputs), d == 1, of.output_backprop,
+        arguments.output_stride, of.last_h_backprop, arguments.state_stride,
+        before, of.first_h_backprop, of.projected_backprop));
   }
   return {};
 }
