@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -248,6 +249,14 @@ class BackwardOp : public RnnOp {
         context,
         CheckShape("reserve_space", reserve_space.shape(),
                    TensorShape({static_cast<int64_t>(sizes.reserve_space)})));
+    constexpr uintptr_t kAlignment = 16;
+    const uintptr_t past =
+        reinterpret_cast<uintptr_t>(DataOf(reserve_space)) % kAlignment;
+    OP_REQUIRES(context, past == 0,
+                absl::InvalidArgumentError(
+                    "reserve_space must begin at a multiple of 16 bytes, as a "
+                    "forward pass leaves it, but begins " +
+                    std::to_string(past) + " bytes after one"));
     std::shared_ptr<void> workspace;
     OP_REQUIRES_OK(context, TakeWorkspace(context, sizes.backward_workspace,
                                           backend.get(), &workspace));
@@ -260,7 +269,6 @@ class BackwardOp : public RnnOp {
     absl::Status status;
     std::vector<std::shared_ptr<void>> copies;
     const auto address = [&](int i) {
-      constexpr uintptr_t kAlignment = 16;
       const Tensor& tensor = context->input(i);
       void* const given = DataOf(tensor);
       if (!kIsGpu<Device> || !status.ok() ||

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import random_configs
 import tensorflow as tf
+import test_ops_errors
 from fresh_process import run_program
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.ops.op_library import raw_ops
 
 pytestmark = [
     pytest.mark.gpu,
@@ -171,6 +173,18 @@ def test_out_of_memory_is_an_error_and_no_end():
     with pytest.raises(tf.errors.ResourceExhaustedError):
         ops.forward(config, inputs, states, params)
     test_runs_on_the_gpu()
+
+
+def test_a_reserve_space_that_begins_at_any_byte_is_refused():
+    """Kernels load 16 bytes at once, but an array of another library begins anywhere."""
+    torch = pytest.importorskip("torch")
+    arguments = dict(test_ops_errors.good_backward())
+    given = torch.zeros(arguments["reserve_space"].size + 1, dtype=torch.uint8, device="cuda")[1:]
+    arguments["reserve_space"] = tf.experimental.dlpack.from_dlpack(
+        torch.utils.dlpack.to_dlpack(given)
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must begin at a multiple of 16"):
+        test_ops_errors.run_raw("eager", raw_ops.cudnn_rnn_tf_backward, arguments)
 
 
 def test_projection_to_as_many_units_is_refused_by_cudnn_alone():
