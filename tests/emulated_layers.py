@@ -219,7 +219,7 @@ def compile_kernel(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CD
     values["items"] = 1 if shape.dtype == "float32" and shape.products < 3 else 2
     options = [
         f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{kernel}.cu"',
-        *("-DIS_TRAINING", "-DIS_FORWARD") * is_forward,
+        *["-DIS_TRAINING"] * is_forward,
         *(f"-D{macro}={values[name]}" for name, macro in SHAPE_FIELDS),
         *("-DIS_OF_OLD_GPU",) * shape.is_of_old_gpu,
         *("-DHAS_RESETS",) * shape.has_resets,

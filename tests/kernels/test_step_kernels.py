@@ -56,7 +56,7 @@ def network(tmp_path_factory) -> ctypes.CDLL:
     @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
     def compile_kernel(kernel: bytes, path: bytes) -> None:
         name, *macros = kernel.decode().split()
-        options = [f"-D{macro}" for macro in macros] + ["-DIS_FORWARD"] * (name == "forward")
+        options = [f"-D{macro}" for macro in macros]
         options.append(f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{name}.cu"')
         program = "persistent_on_fake_device"
         compile_for_fake_device(program, pathlib.Path(path.decode()), folder, *options)

@@ -5,17 +5,15 @@
 
 #include KERNEL
 
-#if defined(IS_FORWARD)
-using Arguments = ForwardArguments;
-constexpr auto kKernel = forward;
-constexpr int kSharedBytes = kShape.forward_shared_bytes();
-constexpr int kRingBytes = kShape.forward_ring_bytes();
-#else
+#if IS_BACKWARD
 using Arguments = BackwardArguments;
 constexpr auto kKernel = backward;
-constexpr int kSharedBytes = kShape.backward_shared_bytes();
-constexpr int kRingBytes = kShape.backward_ring_bytes();
+#else
+using Arguments = ForwardArguments;
+constexpr auto kKernel = forward;
 #endif
+constexpr int kSharedBytes = kShape.shared_bytes(kIsBackward);
+constexpr int kRingBytes = kShape.ring_bytes(kIsBackward);
 
 // Runs both directions at the same time, as the kernel of a GPU with enough
 // room does, with as many clusters as the batch needs, or with up to three

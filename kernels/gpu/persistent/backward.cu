@@ -13,6 +13,7 @@
 // If a team has bands, blocks exchange twice in a step: first the gradients of
 // the gates within the band, so that a block multiplies those of the band's
 // units for a slice of h alone, and then the parts.
+#define IS_BACKWARD 1
 #include "backward_cells.cuh"
 
 // Loads a block's rows of the weights, transposed, and finds their powers.
@@ -54,8 +55,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsSmall ? 2 : 1)
   const Thread me;
   const int direction = all.part.first_direction + blockIdx.y;
   const BackwardMemory memory;
-  GradientParts parts(me, memory,
-                      RingOfTeam(all.part, kShape.backward_ring_bytes()));
+  GradientParts parts(me, memory, RingOfTeam(all.part));
   GateGradients gradients(me, memory, parts.ring_end());
   CellStep cell_step(IS_CLUSTER ? memory.norms : gradients.ring_end(),
                      memory.barriers + 2);
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsSmall ? 2 : 1)
               gradients.ring_end(), weights, held);
   if (IS_CLUSTER && me.index == 0) {
     InitializeBarriers(memory.barriers, 2 + CellStep::kBarriers);
-    parts.Arm();
+    memory.ArmBarriers();
     cell_step.Arm();
   }
 
@@ -120,5 +120,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsSmall ? 2 : 1)
     cell_step.EndShare(steps);
     first_row = FirstRowOf(++share);
   } while (!IS_CLUSTER && first_row < all.sequences.batch);
-  parts.Leave();
+  // A block's shared memory must outlive its peers' stores to it.
+  if (IS_CLUSTER) SynchronizeCluster();
 }

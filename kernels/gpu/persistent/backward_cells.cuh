@@ -66,7 +66,7 @@ static CellInputs InputsOfCell(const InputsOf<Together>& all, int i) {
   return in;
 }
 
-class BackwardCells : public OwnCells<Cell, /*is_backward=*/true> {
+class BackwardCells : public OwnCells {
  public:
   BackwardCells(const Thread& me, const BackwardArguments& all, int direction,
                 int first_row, CellStep& cell_step)

@@ -6,30 +6,17 @@
 
 #include "exchange.cuh"
 #include "powers.cuh"
-#include "warpgroup_weights.cuh"
+#include "weights.cuh"
 
-constexpr int kPairs = kShape.backward_pairs();
-constexpr int kPitch = kShape.operand_pitch(kPairs);
-constexpr int kColumn = kShape.column_pitch();
-constexpr int kCopy = kShape.operand_bytes(kPairs);
 constexpr int kGroups = kShape.backward_warp_groups();
-constexpr int kTiles = kShape.backward_warp_tiles();
 constexpr int kSlot = kRows * BLOCK_UNITS;
 constexpr int kAdders = kShape.backward_adders();
-constexpr int kSliceUnits = kShape.slice_units();
 // The units whose sums a lane has at once.
 constexpr int kLaneUnits = kShape.data_chunk_units();
 // Whether the slice has all units of the warps' tiles.
 constexpr bool kIsFull = WARPS * kGroups * 4 * kLaneUnits <= kSliceUnits;
-constexpr int kNeighbours = kShape.backward_neighbours();
 constexpr int kLanesOfRow = kShape.backward_row_lanes();
 constexpr bool kIsInWarp = kShape.backward_is_in_warp();
-// With more tiles at once, there are too few registers for their sums.
-using Weights = decltype(WeightsOfShape<kPairs, kTiles, 1, 2>());
-using Cell = DealtCell</*kInTiles=*/false, kNeighbours>;
-constexpr int kRounds = Cell::kRounds, kOwnUnits = Cell::kOwnUnits;
-constexpr int kTogether = Cell::kTogether;
-using Together = Neighbours<kTogether>;
 // Where two blocks share a multiprocessor, the compiler would take a few
 // registers too many.
 constexpr bool kIsSmall =
@@ -37,18 +24,13 @@ constexpr bool kIsSmall =
 static_assert(kThreads >= kRows, "a thread clears the maxima of a row");
 
 // The block's shared memory.
-struct BackwardMemory {
-  Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
-  // [SLICES][BLOCK_UNITS][SLOTS]; then [2][kRows], the largest gradients.
-  float* const row_powers =
-      reinterpret_cast<float*>(SharedMemory() + Shape::kBarrierBytes);
+struct BackwardMemory : BlockMemory {
+  // [2][kRows], the largest gradients.
   Word* const largest_of_rows =
       reinterpret_cast<Word*>(row_powers + kShape.band_rows());
   // [2][kRows], the largest powers in the band; then [SLICES][kRows], all.
   Word* const largest_of_band = largest_of_rows + 2 * kRows;
   Word* const powers_of_band = largest_of_band + 2 * kRows;
-  char* const norms =
-      SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes();
   // In a cluster, this is [2][TEAM][kSlot]. In another team, it is
   // [kAdders][kRows][BLOCK_UNITS] floats.
   Item* const parts =
@@ -96,10 +78,8 @@ class Parts {
     return ((me_.warp * kGroups + group) * 4 + quad) * kLaneUnits;
   }
   char* ring_end() const { return nullptr; }
-  void Arm() const {}
   void Join() const {}
   void EndShare(int) {}
-  void Leave() const {}
 
  protected:
   // Calls send(group, row, unit, chunk) with a lane's sums of a turn, of the
@@ -160,10 +140,6 @@ class ClusterParts : public Parts {
  public:
   ClusterParts(const Thread& me, const BackwardMemory& memory, char*)
       : Parts(me, memory) {}
-  void Arm() const {
-    ArmBarrier(memory_.barriers, kShape.backward_step_bytes());
-    ArmBarrier(memory_.barriers + 1, kShape.backward_step_bytes());
-  }
   // From here on peers may store to this block.
   void Join() {
 #pragma unroll
@@ -175,12 +151,7 @@ class ClusterParts : public Parts {
     SynchronizeCluster();
   }
   // Waits for the parts of the turn before.
-  void Receive(int turn) const {
-    if (turn == 0) return;
-    Barrier* const barrier = memory_.barriers + turn % 2;
-    WaitForBarrier(barrier, (turn - 1) / 2 % 2);
-    if (me_.index == 0) ArmBarrier(barrier, kShape.backward_step_bytes());
-  }
+  void Receive(int turn) const { memory_.AwaitPeers(turn, me_.index); }
   // Adds the parts for a cell and its neighbours to `dh`, in a fixed order.
   void Add(int turn, const Cell& cell, float* dh) const {
     const Item* const part = memory_.parts + turn % 2 * TEAM * kSlot +
@@ -205,8 +176,6 @@ class ClusterParts : public Parts {
                 StoreToPeer(peers_[group], to, memory_.barriers + next, chunk);
               });
   }
-  // A block's shared memory must outlive its peers' stores to it.
-  void Leave() const { SynchronizeCluster(); }
 
  private:
   static int PlaceInSlot(unsigned row, unsigned unit) {
@@ -300,7 +269,7 @@ class GridParts : public Parts {
   // Those of the adders.
   float* Sums() const { return reinterpret_cast<float*>(memory_.parts); }
 
-  MarkedRing<kShape.backward_step_bytes()> ring_;
+  MarkedRing<kStepBytes> ring_;
 };
 
 using GradientParts = OfTransport<ClusterParts, GridParts>::Type;

@@ -1,4 +1,5 @@
-// The forward and the backward kernel share this file.
+// The forward and the backward kernel share this file, which has the constants
+// of the one that defines IS_BACKWARD.
 //
 // Whoever compiles sets the macros of CRNN_SHAPE_FIELDS and those of
 // cell_functions.cuh, defines HAS_RESETS if there are resets, and
@@ -31,9 +32,19 @@ constexpr long long kCellSequencesPitch = CELL_SEQUENCES * NUM_UNITS;
 constexpr long long kCellSequencesPitch = 0;
 #endif
 
+constexpr bool kIsBackward = IS_BACKWARD;
 constexpr int kThreads = kShape.threads();
 constexpr int kRows = kShape.rows();
 constexpr bool kHasBands = kShape.has_bands();
+constexpr int kSliceUnits = kShape.slice_units();
+// Of a warp's weights, and of what they are multiplied by.
+constexpr int kPairs = kShape.pairs(kIsBackward);
+constexpr int kTiles = kShape.warp_tiles(kIsBackward);
+constexpr int kPitch = kShape.operand_pitch(kPairs * SPLITS);
+constexpr int kColumn = kShape.column_pitch();
+constexpr int kCopy = kShape.operand_bytes(kPairs * SPLITS);
+// What a block receives in a step.
+constexpr int kStepBytes = kShape.step_bytes(kIsBackward);
 
 // Who a thread is: a lane, with the numbers g and t that products.cuh speaks
 // of, of a warp, of a block, of a team. Blocks have slices of the rows of a
@@ -86,33 +97,33 @@ struct Neighbours<2> {
 };
 #endif
 
-// A block's cells, one for each unit and sequence, are dealt to its threads so
-// that the threads of a warp have consecutive units, of which each has
-// `kNeighbours`, or, if `kInTiles`, to those that have the sums: lane 4 g + t
-// has neighbours g of a warp's eight then and, of each eight sequences, 2 t and
-// 2 t + 1.
-template <bool kInTiles, int kNeighbours>
-struct DealtCell {
-  static constexpr int kCells = BLOCK_UNITS * kRows;
-  static constexpr int kAtOnce = kThreads * kNeighbours;
-  static constexpr int kRounds =
-      (kInTiles ? 2 * ROW_TILES : (kCells + kAtOnce - 1) / kAtOnce) *
-      kNeighbours;
-  // Whether a round's cells are whole rows, so that a thread has the same units
-  // in all rounds.
-  static constexpr bool kHasWholeRows = kAtOnce % BLOCK_UNITS == 0;
-  // A thread's cells are of so many different units.
-  static constexpr int kOwnUnits =
-      kInTiles || kHasWholeRows ? kNeighbours : kRounds;
-  // The cells whose numbers are loaded and stored together.
-  static constexpr int kTogether =
-      NUM_UNITS % kNeighbours == 0 ? kNeighbours : 1;
+// A block's cells, one for each unit and sequence, are dealt to its threads in
+// rounds, so that the threads of a warp have consecutive units, of which each
+// has kNeighbours, or, if kHoldsCells, to those that have the sums: lane 4 g +
+// t has neighbours g of a warp's eight then and, of each eight sequences, 2 t
+// and 2 t + 1.
+constexpr bool kHoldsCells = !kIsBackward && kShape.forward_holds_cells();
+constexpr int kNeighbours =
+    kIsBackward ? kShape.backward_neighbours() : kShape.forward_neighbours();
+constexpr int kCells = BLOCK_UNITS * kRows, kOfRound = kThreads * kNeighbours;
+constexpr int kRounds =
+    (kHoldsCells ? 2 * ROW_TILES : (kCells + kOfRound - 1) / kOfRound) *
+    kNeighbours;
+// Whether a round's cells are whole rows, so that a thread has the same units
+// in all rounds.
+constexpr bool kHasWholeRows = kOfRound % BLOCK_UNITS == 0;
+// A thread's cells are of so many different units.
+constexpr int kOwnUnits = kHoldsCells || kHasWholeRows ? kNeighbours : kRounds;
+// The cells whose numbers are loaded and stored together.
+constexpr int kTogether = NUM_UNITS % kNeighbours == 0 ? kNeighbours : 1;
+using Together = Neighbours<kTogether>;
 
+struct Cell {
   bool exists;    // In the block, not necessarily in the layer.
   int row, unit;  // In the block.
 
-  DealtCell(int round, int thread) {
-    if (kInTiles) {
+  Cell(int round, int thread) {
+    if (kHoldsCells) {
       row = round / (2 * kNeighbours) * 8 + thread % 4 * 2 +
             round / kNeighbours % 2;
       unit = thread / 4 * kNeighbours + round % kNeighbours;
@@ -121,18 +132,16 @@ struct DealtCell {
     }
     // If rounds differ by whole rows, places in memory differ by constants.
     const int first = thread * kNeighbours + round % kNeighbours;
-    const int of_round = round / kNeighbours * kAtOnce;
+    const int of_round = round / kNeighbours * kOfRound;
     const int in_rows = kHasWholeRows ? first : first + of_round;
-    exists = of_round + kAtOnce <= kCells || first + of_round < kCells;
+    exists = of_round + kOfRound <= kCells || first + of_round < kCells;
     row = in_rows / BLOCK_UNITS + (kHasWholeRows ? of_round / BLOCK_UNITS : 0);
     unit = in_rows % BLOCK_UNITS;
   }
 };
 
 // What both passes know of a thread's cells, for a share of the batch.
-template <typename Cell, bool is_backward>
 struct OwnCells {
-  static constexpr int kRounds = Cell::kRounds, kOwnUnits = Cell::kOwnUnits;
   // With zoneout, each cell has functions of its own.
   static constexpr int kFunctions = CellType::kZones ? kRounds : kOwnUnits;
 
@@ -153,7 +162,7 @@ struct OwnCells {
   Sequence SequenceOf(int round) const {
     const Cell cell(round, me.index);
     Sequence sequence(sequences, first_row + cell.row);
-    const int unit = cell.unit / Cell::kTogether * Cell::kTogether;
+    const int unit = cell.unit / kTogether * kTogether;
     if (!cell.exists || me.rank * BLOCK_UNITS + unit >= NUM_UNITS) {
       sequence.Clear();
     }
@@ -183,7 +192,7 @@ struct OwnCells {
       constexpr int kStates = 1 + CellType::kHasC, kTurns = 4 / kStates;
       const int place = turn % kTurns * kStates;
       const auto row_at = [&](int round, int turn) {
-        const int step = is_backward ? steps - 1 - turn : turn;
+        const int step = kIsBackward ? steps - 1 - turn : turn;
         return row_of_masks[round] +
                (is_reversed ? -step : step) * sequences.batch;
       };

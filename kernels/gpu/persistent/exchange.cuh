@@ -1,10 +1,9 @@
 // The exchange between the blocks of a team. In a cluster, they store to each
 // other's shared memory, and barriers there count what has arrived: device.cuh
-// has the functions. This file is for other teams, which exchange through
-// memory, which the L2 cache holds. Chunks are stored and loaded as a whole,
-// and a chunk's words tell whether it is the one that is waited for, so there
-// are no flags, which would take a second trip. Places are used again, in
-// rings.
+// has the functions. Other teams exchange through memory, which the L2 cache
+// holds. Chunks are stored and loaded as a whole, and a chunk's words tell
+// whether it is the one that is waited for, so there are no flags, which would
+// take a second trip. Places are used again, in rings.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_EXCHANGE_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_EXCHANGE_CUH_
 
@@ -19,6 +18,29 @@ struct OfTransport {
 template <typename Cluster, typename Grid>
 struct OfTransport<Cluster, Grid, false> {
   using Type = Grid;
+};
+
+// What a block of either kernel has at the beginning of its shared memory. Two
+// barriers count by turns what a cluster's peers store here in a step.
+struct BlockMemory {
+  Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
+  // [SLICES][BLOCK_UNITS][SLOTS].
+  float* const row_powers =
+      reinterpret_cast<float*>(SharedMemory() + Shape::kBarrierBytes);
+  char* const norms =
+      SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes();
+
+  void ArmBarriers() const {
+    ArmBarrier(barriers, kStepBytes);
+    ArmBarrier(barriers + 1, kStepBytes);
+  }
+  // Waits for what peers have stored for a step; nobody does for the first one.
+  void AwaitPeers(int step, int thread) const {
+    if (step == 0) return;
+    Barrier* const barrier = barriers + step % 2;
+    WaitForBarrier(barrier, (step - 1) / 2 % 2);
+    if (thread == 0) ArmBarrier(barrier, kStepBytes);
+  }
 };
 
 // A poll takes about half a microsecond, so this is some seconds. The blocks of
@@ -51,9 +73,10 @@ static void Receive(const char* const (&from)[kCount], const IsThere& is_there,
 }
 
 // Returns the address of the team's ring.
-static char* RingOfTeam(const Part& part, long long bytes) {
+static char* RingOfTeam(const Part& part) {
   const int team = blockIdx.y * (gridDim.x / TEAM) + blockIdx.x / TEAM;
-  return static_cast<char*>(part.ring) + team * bytes;
+  constexpr long long kBytes = kShape.ring_bytes(kIsBackward);
+  return static_cast<char*>(part.ring) + team * kBytes;
 }
 
 constexpr Word kOnes = 0xFFFFFFFF;

@@ -18,6 +18,7 @@
 // output of the layer below by the input weights, in the same way.
 //
 // Whoever compiles also defines IS_TRAINING if it is for training.
+#define IS_BACKWARD 0
 #include "forward_cells.cuh"
 
 // Loads a chunk of operands of a row of the weights. `scale` is that of the
@@ -70,8 +71,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const Stage stage = StageOfBlock(all.part);
   const ForwardDirection& my = all.direction[stage.direction];
   const ForwardMemory memory;
-  TeamStates states(me, memory,
-                    RingOfTeam(all.part, kShape.forward_ring_bytes()));
+  TeamStates states(me, memory, RingOfTeam(all.part));
   BlockSums block_sums(me, memory, states.ring_end());
   CellStep cell_step(IS_CLUSTER ? memory.norms : block_sums.ring_end(),
                      memory.barriers + 2);
@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         all.state_stride);
     if (IS_CLUSTER && me.index == 0) {
       InitializeBarriers(memory.barriers, 2 + CellStep::kBarriers);
-      states.Arm();
+      memory.ArmBarriers();
       cell_step.Arm();
     }
     ForwardCells cells(me, all, stage, first_row);
@@ -168,5 +168,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     cell_step.EndShare(steps);
     first_row = FirstRowOf(++share);
   } while (!IS_CLUSTER && first_row < all.sequences.batch);
-  states.Leave();
+  // A block's shared memory must outlive its peers' stores to it.
+  if (IS_CLUSTER) SynchronizeCluster();
 }

@@ -48,7 +48,7 @@ constexpr bool kLoadsEarly = !Weights::kLoadsLate || kHoldsCells;
 // sequence starts anew.
 constexpr bool kBeginsSums = kHoldsCells && !kHasPowers && !kHasResets;
 
-class ForwardCells : public OwnCells<Cell, /*is_backward=*/false> {
+class ForwardCells : public OwnCells {
  public:
   float h[kRounds], c[kRounds];
 

@@ -5,34 +5,13 @@
 
 #include "exchange.cuh"
 #include "powers.cuh"
-#include "warpgroup_weights.cuh"
+#include "weights.cuh"
 
-constexpr int kPairs = kShape.forward_warp_pairs();
-constexpr int kTiles = kShape.forward_warp_tiles();
-constexpr int kPitch = kShape.forward_pitch();
-constexpr int kColumn = kShape.column_pitch();
-constexpr int kCopy = kShape.operand_bytes(kPairs * SPLITS);
 constexpr int kSumsPitch = kShape.forward_sums_pitch();
-constexpr int kSliceUnits = kShape.slice_units();
-constexpr bool kHoldsCells = kShape.forward_holds_cells();
-using Weights =
-    decltype(WeightsOfShape<kPairs, kTiles, IS_CLUSTER ? 1 : 2, kTiles>());
-static_assert(kTiles <= Weights::kAtOnce, "tiles are multiplied once");
-constexpr int kNeighbours = kShape.forward_neighbours();
-using Cell = DealtCell<kHoldsCells, kNeighbours>;
-constexpr int kTogether = Cell::kTogether;
-using Together = Neighbours<kTogether>;
-constexpr int kRounds = Cell::kRounds, kOwnUnits = Cell::kOwnUnits;
 
 // The block's shared memory.
-struct ForwardMemory {
-  Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
-  // [SLICES][BLOCK_UNITS][SLOTS], then [kRows].
-  float* const row_powers =
-      reinterpret_cast<float*>(SharedMemory() + Shape::kBarrierBytes);
-  float* const sequence_powers = row_powers + kShape.band_rows();
-  char* const norms =
-      SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes();
+struct ForwardMemory : BlockMemory {
+  float* const sequence_powers = row_powers + kShape.band_rows();  // [kRows].
   char* const states = norms + kShape.norm_shared_bytes();
   // [SPLITS][kRows], where a row has the sums by unit and then by slot; [kRows]
   // in a band.
@@ -46,20 +25,6 @@ struct ForwardMemory {
     return kKeepsPowers && kHasPowers ? sequence_powers[row] : 1.0f;
   }
 };
-
-// Collects 16 bytes of h, of which a lane and its neighbours have one operand
-// each.
-static Chunk Gather(float h, int lane) {
-  constexpr int kLanes = kShape.chunk_units();
-  const float pair[2] = {h, ShuffleXor(h, 1)};
-  const Word word = ToOperands(kOperands == 1 ? &h : pair);
-  Chunk chunk;
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    chunk.word[j] = ShuffleFrom(word, lane / kLanes * kLanes + j * kOperands);
-  }
-  return chunk;
-}
 
 // Returns a chunk to each of four lanes, which are `stride` lanes apart, and of
 // which lane i has word i of each of the four chunks: lane i gets chunk i.
@@ -126,13 +91,11 @@ class States {
     }
   }
   char* ring_end() const { return nullptr; }
-  void Arm() const {}
   void Await(int) const {}
   void Receive(int, int) const {}
   void SendAll(int, const float*) const {}
   void EndStep(int) const {}
   void EndShare(int) {}
-  void Leave() const {}
 
  protected:
   // The lanes that have the same 16 bytes of h.
@@ -141,8 +104,17 @@ class States {
   // Returns the 16 bytes of h that the lane of a cell shares with its
   // neighbours. Lanes without a cell take part in the shuffles, too.
   Chunk ChunkOf(const Cell& cell, float h) const {
-    const float power = cell.exists ? memory_.PowerOf(cell.row) : 1.0f;
-    return Gather(kHasPowers ? ScaleOf(power) * h : h, me_.lane);
+    if (kHasPowers)
+      h *= ScaleOf(cell.exists ? memory_.PowerOf(cell.row) : 1.0f);
+    const float pair[2] = {h, ShuffleXor(h, 1)};
+    const Word word = ToOperands(kOperands == 1 ? &h : pair);
+    Chunk chunk;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      chunk.word[j] =
+          ShuffleFrom(word, me_.lane / kLanes * kLanes + j * kOperands);
+    }
+    return chunk;
   }
   int UnitOf(const Cell& cell) const {
     return me_.rank * BLOCK_UNITS + cell.unit;
@@ -161,10 +133,6 @@ class ClusterStates : public States {
       : States(me, memory) {}
   // What a step's products read.
   char* Numbers(int step) const { return memory_.states + step % 2 * kCopy; }
-  void Arm() const {
-    ArmBarrier(memory_.barriers, kShape.forward_step_bytes());
-    ArmBarrier(memory_.barriers + 1, kShape.forward_step_bytes());
-  }
   // From here on peers may store to this block.
   void Join() {
 #pragma unroll
@@ -177,11 +145,8 @@ class ClusterStates : public States {
   }
   // Waits for the h that a step's products read.
   void Await(int step) const {
-    if (step == 0) return;
-    Barrier* const barrier = memory_.barriers + step % 2;
-    WaitForBarrier(barrier, (step - 1) / 2 % 2);
+    memory_.AwaitPeers(step, me_.index);
     Weights::ShowOperands();
-    if (me_.index == 0) ArmBarrier(barrier, kShape.forward_step_bytes());
   }
   // Send the h of one of a thread's cells after a step, or of all of them if
   // the lanes with the sums have the cells.
@@ -232,8 +197,6 @@ class ClusterStates : public States {
       }
     }
   }
-  // A block's shared memory must outlive its peers' stores to it.
-  void Leave() const { SynchronizeCluster(); }
 
  private:
   // The lanes of a chunk divide the peers among themselves.
@@ -303,22 +266,15 @@ class GridStates : public States {
   void EndShare(int steps) { ring_.EndShare(steps > 0 ? steps - 1 : 0); }
 
  private:
-  ClearedRing<kShape.forward_step_bytes()> ring_;
+  ClearedRing<kStepBytes> ring_;
 };
 
 using TeamStates = OfTransport<ClusterStates, GridStates>::Type;
 
-// The slots of a unit, as 16 bytes if they are as many.
-static void LoadSlots(const float* from, float* slots) {
-  if (SLOTS == 4) {
-    const Chunk chunk = *reinterpret_cast<const Chunk*>(from);
-#pragma unroll
-    for (int i = 0; i < SLOTS; ++i) slots[i] = __uint_as_float(chunk.word[i]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < SLOTS; ++i) slots[i] = from[i];
-  }
-}
+// The slots of a unit, which are loaded as 16 bytes if they are as many.
+struct alignas(SLOTS == 4 ? 16 : 4) Slots {
+  float of[SLOTS];
+};
 
 // The sums of the products of a block's rows of the weights. Within a band,
 // sums are sent to the blocks whose units they are of, and added there.
@@ -429,23 +385,20 @@ class BlockSums {
     }
 #pragma unroll
     for (int i = 0; i < (kHoldsCells ? 0 : kHasBands ? 1 : SPLITS); ++i) {
-      float part[SLOTS];
-      LoadSlots(memory_.sums + (i * kRows + cell.row) * kSumsPitch +
-                    cell.unit * SLOTS,
-                part);
+      const Slots part = *reinterpret_cast<const Slots*>(
+          memory_.sums + (i * kRows + cell.row) * kSumsPitch +
+          cell.unit * SLOTS);
 #pragma unroll
-      for (int slot = 0; slot < SLOTS; ++slot) of_cell[slot] += part[slot];
+      for (int slot = 0; slot < SLOTS; ++slot) of_cell[slot] += part.of[slot];
     }
     if (!kHasPowers) return;
-    float of_rows[SLOTS];
-    LoadSlots(
-        memory_.row_powers + (me_.slice * BLOCK_UNITS + cell.unit) * SLOTS,
-        of_rows);
+    const Slots of_rows = *reinterpret_cast<const Slots*>(
+        memory_.row_powers + (me_.slice * BLOCK_UNITS + cell.unit) * SLOTS);
     const float of_sequence =
         has_powers ? memory_.sequence_powers[cell.row] : 1.0f;
 #pragma unroll
     for (int slot = 0; slot < kGates; ++slot) {
-      const float of_row = kOfProduct * of_rows[slot];
+      const float of_row = kOfProduct * of_rows.of[slot];
       // With the smaller one first, only what is too large overflows.
       of_cell[slot] *= has_powers ? fminf(of_row, of_sequence) : of_row;
       if (has_powers) of_cell[slot] *= fmaxf(of_row, of_sequence);

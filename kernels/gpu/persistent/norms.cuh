@@ -6,9 +6,6 @@
 // has received the h or, in the backward pass, the parts of gradients that all
 // warps of all blocks sent after they had read what they received in the step
 // before. So in a cluster, each exchange has one place in shared memory.
-//
-// Whoever includes this file says which cells a thread has: Cell, kRounds and
-// kOwnUnits.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NORMS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NORMS_CUH_
 

@@ -162,9 +162,6 @@ struct Shape {
   constexpr int forward_warp_pairs() const {
     return (slice_units() / items + 16 * splits - 1) / (16 * splits);
   }
-  constexpr int forward_pitch() const {
-    return operand_pitch(forward_warp_pairs() * splits);
-  }
   // A cluster's peers store to one copy while a block reads the other.
   constexpr int copies() const { return is_cluster ? 2 : 1; }
   constexpr int forward_h_bytes() const {
@@ -184,12 +181,6 @@ struct Shape {
   }
   constexpr int forward_sums_step_bytes() const {
     return has_bands() ? slices * splits * forward_sums_chunks() * 16 : 0;
-  }
-  constexpr int forward_shared_bytes() const {
-    return kBarrierBytes + powers_bytes() + norm_shared_bytes() +
-           forward_h_bytes() + forward_sums_bytes() +
-           (forward_warp_pairs() - resident_pairs) * warps *
-               forward_warp_tiles() * 2 * kChunkBytes;
   }
   // The chunks of a step of the layer below that a thread of a stack fetches.
   constexpr int forward_thread_chunks() const {
@@ -265,12 +256,6 @@ struct Shape {
   constexpr int backward_gradient_bytes() const {
     return (has_bands() ? 1 : 2) * operand_bytes(backward_pairs());
   }
-  constexpr int backward_shared_bytes() const {
-    return kBarrierBytes + powers_bytes() + norm_shared_bytes() +
-           backward_slots_bytes() + backward_gradient_bytes() +
-           (backward_pairs() - resident_pairs) * warps * backward_warp_tiles() *
-               2 * kChunkBytes;
-  }
   constexpr int backward_step_bytes() const {
     return bands() * rows() * block_units * data_bytes();
   }
@@ -284,20 +269,6 @@ struct Shape {
     return has_bands() ? (backward_gates_chunks() + powers) * 16 : 0;
   }
 
-  // Teams that are no clusters send through memory, with places for this many
-  // steps: in a ring whose places are cleared, what several blocks read, and in
-  // one with marks, what is for one block.
-  static constexpr int kClearedRing = 32, kMarkedRing = 2;
-  constexpr int forward_ring_bytes() const {
-    return kClearedRing * (forward_step_bytes() + norm_bytes()) +
-           kMarkedRing * team * forward_sums_step_bytes() +
-           ring_of_rows_bytes();
-  }
-  constexpr int backward_ring_bytes() const {
-    return kMarkedRing * team * backward_step_bytes() +
-           kClearedRing * (team * backward_gates_step_bytes() + norm_bytes()) +
-           ring_of_rows_bytes();
-  }
   // These are the above, of one of the passes.
   constexpr int warp_tiles(bool is_backward) const {
     return is_backward ? backward_warp_tiles() : forward_warp_tiles();
@@ -308,11 +279,26 @@ struct Shape {
   constexpr int step_bytes(bool is_backward) const {
     return is_backward ? backward_step_bytes() : forward_step_bytes();
   }
+  // The shared memory of a block.
   constexpr int shared_bytes(bool is_backward) const {
-    return is_backward ? backward_shared_bytes() : forward_shared_bytes();
+    return kBarrierBytes + powers_bytes() + norm_shared_bytes() +
+           (is_backward ? backward_slots_bytes() + backward_gradient_bytes()
+                        : forward_h_bytes() + forward_sums_bytes()) +
+           (pairs(is_backward) - resident_pairs) * warps *
+               warp_tiles(is_backward) * 2 * kChunkBytes;
   }
+
+  // Teams that are no clusters send through memory, with places for this many
+  // steps: in a ring whose places are cleared, what several blocks read, and in
+  // one with marks, what is for one block.
+  static constexpr int kClearedRing = 32, kMarkedRing = 2;
   constexpr int ring_bytes(bool is_backward) const {
-    return is_backward ? backward_ring_bytes() : forward_ring_bytes();
+    const int cleared =
+        is_backward ? team * backward_gates_step_bytes() : forward_step_bytes();
+    const int marked =
+        is_backward ? backward_step_bytes() : forward_sums_step_bytes();
+    return kClearedRing * (cleared + norm_bytes()) +
+           kMarkedRing * team * marked + ring_of_rows_bytes();
   }
 
  private:

@@ -123,8 +123,7 @@ class LayerBelow {
       const Place place(i);
       if (place.row >= kRows) continue;
       const float power = kKeepsPowers && kHasPowers ? powers[place.row] : 1.0f;
-      reinterpret_cast<Operands*>(
-          to + place.row * kShape.forward_pitch())[place.chunk] =
+      reinterpret_cast<Operands*>(to + place.row * kPitch)[place.chunk] =
           Operands(ahead_[i], kHasPowers ? ScaleOf(power) : 1.0f);
     }
   }

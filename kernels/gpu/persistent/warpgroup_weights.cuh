@@ -4,23 +4,24 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WARPGROUP_WEIGHTS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WARPGROUP_WEIGHTS_CUH_
 
-#include "weights.cuh"
+#include "common.cuh"
 
-static_assert(!WARPGROUPS || SPLITS == 1, "warpgroups do not split sums");
+static_assert(SPLITS == 1, "warpgroups do not split sums");
 
 // Each warp has 16 rows of its warpgroup's tiles, and a lane has those rows and
-// sums of them that it has in WarpWeights. In shared memory, operands lie in
+// sums of them that it has in weights.cuh. In shared memory, operands lie in
 // columns of 16 bytes, in which rows follow one another.
 //
 // A sum's pairs are multiplied in kPieces parts, so that one part's products
 // hide the wait for the next part's numbers.
-template <int kPairs, int kTiles, int kMostPieces, int kMostAtOnce>
-class WarpgroupWeights {
+class Weights {
  public:
   static constexpr int kHeld = RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS : 1;
   using Held = Chunk[kHeld][kTiles][2];
-  static constexpr int kPieces = kPairs % kMostPieces == 0 ? kMostPieces : 1;
-  static constexpr int kAtOnce = kTiles < kMostAtOnce ? kTiles : kMostAtOnce;
+  static constexpr int kPieces =
+      !kIsBackward && !IS_CLUSTER && kPairs % 2 == 0 ? 2 : 1;
+  // In a backward pass, there are too few registers for the sums of more tiles.
+  static constexpr int kAtOnce = kIsBackward && kTiles > 2 ? 2 : kTiles;
   static constexpr int kWarps = 4;
   static constexpr bool kLoadsLate = true;
   static void ShowOperands() { ::ShowOperands(); }
@@ -37,7 +38,7 @@ class WarpgroupWeights {
   };
   using Sums = Products[ROW_TILES][kAtOnce];
 
-  WarpgroupWeights(void* memory, int thread)
+  Weights(void* memory, int thread)
       : tiles_(static_cast<Chunk*>(memory) + thread / 128 * kTiles * 256),
         lane_(thread % 32),
         place_(lane_ % 4 * 64 + thread / 32 % 4 * 16 + lane_ / 4) {}
@@ -81,7 +82,7 @@ class WarpgroupWeights {
   template <typename Meanwhile>
   void Multiply(const Held& held, const char* numbers, int, int, int first,
                 int piece, Sums& sums, const Meanwhile& meanwhile) const {
-    constexpr int kColumn = kShape.column_pitch(), kColumnOfTile = 64 * 16;
+    constexpr int kColumnOfTile = 64 * 16;
     const WideOperand columns(numbers, kColumn);
     const WideOperand of_tiles(TileAt(RESIDENT_PAIRS, 0), kColumnOfTile);
     BeginWide(sums);
@@ -118,17 +119,5 @@ class WarpgroupWeights {
   Chunk* const tiles_;
   const int lane_, place_;
 };
-
-// The weights of a pass, of which a warp has kTiles tiles of kPairs pairs. Only
-// the type of the result matters.
-template <int kPairs, int kTiles, int kMostPieces, int kMostAtOnce>
-auto WeightsOfShape() {
-  if constexpr (WARPGROUPS) {
-    return WarpgroupWeights<kPairs, kTiles, kMostPieces, kMostAtOnce>(nullptr,
-                                                                      0);
-  } else {
-    return WarpWeights<kPairs, kTiles>(nullptr, 0);
-  }
-}
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WARPGROUP_WEIGHTS_CUH_

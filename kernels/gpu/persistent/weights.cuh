@@ -3,12 +3,14 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WEIGHTS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WEIGHTS_CUH_
 
+#if WARPGROUPS
+#include "warpgroup_weights.cuh"
+#else
 #include "products.cuh"
 
 // The share has kTiles tiles and kPairs pairs of each. Registers hold the first
 // RESIDENT_PAIRS of these, and shared memory the others.
-template <int kPairs, int kTiles>
-class WarpWeights {
+class Weights {
  public:
   static constexpr int kHeld = RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS : 1;
   static constexpr int kChains = kShape.Chains(kTiles);
@@ -31,7 +33,7 @@ class WarpWeights {
   // `memory` is shared memory for the weights of the block. The thread's number
   // comes as an int: with the unsigned one of threadIdx, NVCC 13 spills more
   // registers.
-  WarpWeights(void* memory, int thread)
+  Weights(void* memory, int thread)
       : shared_(static_cast<Chunk*>(memory) + thread / 32 * kTiles * 2 * 32 +
                 thread % 32) {}
 
@@ -74,7 +76,7 @@ class WarpWeights {
       const int before = position * kShared / kPairs;
       const bool is_shared = (position + 1) * kShared / kPairs > before;
       const int pair = is_shared ? RESIDENT_PAIRS + before : position - before;
-      typename Products::Columns of_sequences[ROW_TILES];
+      Products::Columns of_sequences[ROW_TILES];
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n) {
         of_sequences[n].Load(numbers + n * 8 * pitch + pair * 64, pitch,
@@ -90,7 +92,7 @@ class WarpWeights {
           upper = held[pair < kHeld ? pair : 0][i][0];
           lower = held[pair < kHeld ? pair : 0][i][1];
         }
-        const typename Products::Rows of_tile(upper, lower);
+        const Products::Rows of_tile(upper, lower);
 #pragma unroll
         for (int n = 0; n < ROW_TILES; ++n) {
           sums[n][i].Add(of_tile, of_sequences[n], position);
@@ -107,5 +109,6 @@ class WarpWeights {
 
   Chunk* const shared_;
 };
+#endif
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WEIGHTS_CUH_
