@@ -100,8 +100,8 @@ inline void Read(Word word, float* values) {
   FromWord(word, values);
 #endif
 }
-inline Chunk LoadChunk(const void* from) {
-  return *static_cast<const Chunk*>(from);
+inline Chunk LoadChunk(const void* from, bool exists) {
+  return exists ? *static_cast<const Chunk*>(from) : Chunk{};
 }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 // Kernels may bring functions of their own, which are no templates.

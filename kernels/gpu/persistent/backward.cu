@@ -47,7 +47,7 @@ static void LoadWeights(const Thread& me, const void* rows,
     }
     return chunk;
   };
-  weights.Load<1>(load, held);
+  LoadAll<4 * kOperands>(load, weights, held);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, kIsSmall ? 2 : 1)

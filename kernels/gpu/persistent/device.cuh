@@ -6,12 +6,18 @@
 
 #include "items.cuh"
 
-static Chunk LoadChunk(const void* from) {
-  Chunk chunk;
-  asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-      : "=r"(chunk.word[0]), "=r"(chunk.word[1]), "=r"(chunk.word[2]),
-        "=r"(chunk.word[3])
-      : "l"(from));
+// Returns zeros if the chunk does not exist. There is no branch, at which the
+// loads that come later would wait.
+static Chunk LoadChunk(const void* from, bool exists) {
+  Chunk chunk = {};
+  asm("{\n"
+      ".reg .pred exists;\n"
+      "setp.ne.u32 exists, %5, 0;\n"
+      "@exists ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+      "}"
+      : "+r"(chunk.word[0]), "+r"(chunk.word[1]), "+r"(chunk.word[2]),
+        "+r"(chunk.word[3])
+      : "l"(from), "r"(exists ? 1u : 0u));
   return chunk;
 }
 

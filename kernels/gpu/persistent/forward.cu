@@ -23,9 +23,10 @@
 
 // Loads a chunk of operands of a row of the weights. `scale` is that of the
 // row.
+template <bool kIsAligned>
 static Chunk LoadOperands(const Item* row, int column, float scale) {
   Chunk chunk, data[kOperands / kItems];
-  LoadOfRow(row, column, 4 * kItems, data);
+  LoadOfRow<kIsAligned>(row, column, 4 * kItems, data);
 #pragma unroll
   for (int i = 0; i < kOperands / kItems; ++i) {
     const Operands part(data[i], scale);
@@ -38,17 +39,11 @@ static Chunk LoadOperands(const Item* row, int column, float scale) {
   return chunk;
 }
 
-// Loads a block's rows of the weights, and finds their powers, which a band's
-// blocks tell each other through `band_memory`.
-static void LoadWeights(const Thread& me, const void* rows,
+// Loads a block's rows of the weights, whose powers are known.
+template <bool kIsAligned, typename RowOf>
+static void LoadWeights(const Thread& me, const RowOf& row_of,
                         const ForwardMemory& memory, const BlockSums& sums,
-                        char* band_memory, const Weights& weights,
-                        Weights::Held& held) {
-  const auto row_of = [&](int i) { return RowOfWeights(rows, me.band, i); };
-  if (kHasPowers) {
-    FindRowPowers(row_of, me.band, me.slice, band_memory, me.index,
-                  memory.row_powers);
-  }
+                        const Weights& weights, Weights::Held& held) {
   // A tile's rows g and g + 8 are neighbours among those of the weights or, if
   // lanes hold the cells of neighbouring units, those of two units.
   const auto load = [&](int pair, int i, int half) {
@@ -57,12 +52,15 @@ static void LoadWeights(const Thread& me, const void* rows,
                    : kHoldsCells ? (me.warp * 8 + me.g) * SLOTS + 2 * i + half
                                  : sums.TileOf(i) * 16 + 2 * me.g + half;
     const int column = ((sums.first_pair() + pair) * 16 + me.t * 4) * kOperands;
-    const Item* const row = at < kShape.band_rows() ? row_of(at) : nullptr;
-    if (row == nullptr || column >= kSliceUnits) return Chunk{};
-    return LoadOperands(row, me.slice * kSliceUnits + column,
-                        kHasPowers ? ScaleOf(memory.row_powers[at]) : 1.0f);
+    const Item* const row =
+        at < kShape.band_rows() && column < kSliceUnits ? row_of(at) : nullptr;
+    const float scale =
+        kHasPowers && row != nullptr ? ScaleOf(memory.row_powers[at]) : 1.0f;
+    return LoadOperands<kIsAligned>(row, me.slice * kSliceUnits + column,
+                                    scale);
   };
-  weights.Load<2>(load, held);
+  LoadAll<kIsAligned ? 4 * kOperands / kItems : 4 * kOperands>(load, weights,
+                                                               held);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
@@ -77,8 +75,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                      memory.barriers + 2);
   const Weights weights(memory.weights, me.index);
   Weights::Held held;
-  LoadWeights(me, stage.is_product ? my.input_weights : my.recurrent_weights,
-              memory, block_sums, block_sums.ring_end(), weights, held);
+  const void* const rows =
+      stage.is_product ? my.input_weights : my.recurrent_weights;
+  const auto row_of = [&](int i) { return RowOfWeights(rows, me.band, i); };
+  if (kHasPowers) {
+    FindRowPowers(row_of, me.band, me.slice, block_sums.ring_end(), me.index,
+                  memory.row_powers);
+  }
+  // Few floats gain less than the longer kernel takes: 3 % with 256 units and
+  // 64 sequences.
+  constexpr bool kLoadsTogether = kItems == 2 || kPairs * kTiles >= 32;
+  if (kLoadsTogether && IsAligned(rows)) {
+    LoadWeights<true>(me, row_of, memory, block_sums, weights, held);
+  } else {
+    LoadWeights<false>(me, row_of, memory, block_sums, weights, held);
+  }
   // Multiplies the block's rows of the weights by what a step reads, piece by
   // piece, each after it has been received, and hands on the sums.
   const auto multiply = [&](int step, const auto& receive,

@@ -21,22 +21,24 @@ constexpr bool kHasPowers = PRODUCTS == Shape::kHalves;
 // step.
 constexpr bool kKeepsPowers = CellType::kReadsH;
 
+// Tells whether rows, of which this is one, begin at multiples of 16 bytes.
+static bool IsAligned(const void* row) {
+  return NUM_UNITS * sizeof(Item) % 16 == 0 &&
+         reinterpret_cast<unsigned long long>(row) % 16 == 0;
+}
+
 // Loads chunks of a row of the data's numbers, `stride` columns apart. What is
 // past the last column, or in no row, is zero. All loads are under way at the
-// same time.
-template <int kChunks>
+// same time and, if the row is known to be aligned, those of other calls, too.
+template <bool kIsAligned, int kChunks>
 static void LoadOfRow(const Item* row, int column, int stride,
                       Chunk (&chunks)[kChunks]) {
-  const bool is_aligned = NUM_UNITS * sizeof(Item) % 16 == 0 &&
-                          reinterpret_cast<unsigned long long>(row) % 16 == 0;
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) chunks[i] = {};
-  if (row == nullptr) return;
-  if (is_aligned) {
+  if (kIsAligned || IsAligned(row)) {
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       const int at = column + i * stride;
-      if (at < NUM_UNITS) chunks[i] = LoadChunk(row + at);
+      const bool exists = row != nullptr && at < NUM_UNITS;
+      chunks[i] = LoadChunk(exists ? row + at : row, exists);
     }
     return;
   }
@@ -48,7 +50,7 @@ static void LoadOfRow(const Item* row, int column, int stride,
 #pragma unroll
       for (int e = 0; e < kItems; ++e) {
         const int at = column + i * stride + j * kItems + e;
-        values[e] = at < NUM_UNITS ? ToFloat(row[at]) : 0.0f;
+        values[e] = row != nullptr && at < NUM_UNITS ? ToFloat(row[at]) : 0.0f;
       }
       chunks[i].word[j] = ToWord(values);
     }
@@ -95,7 +97,7 @@ static void FindPowers(const RowOf& row_of, float least, int thread,
     for (int column = thread % kLanes * kChunk; column < NUM_UNITS;
          column += kAtOnce * kLanes * kChunk) {
       Chunk chunks[kAtOnce];
-      LoadOfRow(row, column, kLanes * kChunk, chunks);
+      LoadOfRow<false>(row, column, kLanes * kChunk, chunks);
 #pragma unroll
       for (int j = 0; j < 4 * kAtOnce; ++j) {
         const float magnitude =

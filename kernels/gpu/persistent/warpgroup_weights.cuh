@@ -43,36 +43,22 @@ class Weights {
         lane_(thread % 32),
         place_(lane_ % 4 * 64 + thread / 32 % 4 * 16 + lane_ / 4) {}
 
-  template <int kPairsAtOnce, typename Function>
-  void Load(const Function& load, Held& held) const {
+  Chunk& SharedAt(int pair, int i, int half) const {
+    return TileAt(pair, i)[place_ + 8 * half];
+  }
+  // Lane t of a quad gets the words t of all four lanes' chunks.
+  void Arrange(Held& held) const {
 #pragma unroll
-    for (int pair = 0; pair < RESIDENT_PAIRS; ++pair) {
+    for (int i = 0; i < RESIDENT_PAIRS * kTiles * 2; ++i) {
+      Chunk& own = held[i / (2 * kTiles)][i / 2 % kTiles][i % 2];
+      const Chunk loaded = own;
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
+      for (int from = 0; from < 4; ++from) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          // Lane t of a quad gets the words t of all four lanes' chunks.
-          const Chunk chunk = load(pair, i, half);
-          Chunk& own = held[pair][i][half];
-#pragma unroll
-          for (int from = 0; from < 4; ++from) {
-#pragma unroll
-            for (int t = 0; t < 4; ++t) {
-              const Word word =
-                  ShuffleFrom(chunk.word[t], lane_ / 4 * 4 + from);
-              if (lane_ % 4 == t) own.word[from] = word;
-            }
-          }
+        for (int t = 0; t < 4; ++t) {
+          const Word word = ShuffleFrom(loaded.word[t], lane_ / 4 * 4 + from);
+          if (lane_ % 4 == t) own.word[from] = word;
         }
-      }
-    }
-#pragma unroll kPairsAtOnce
-    for (int pair = RESIDENT_PAIRS; pair < kPairs; ++pair) {
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        Chunk* const to = TileAt(pair, i) + place_;
-        to[0] = load(pair, i, 0);
-        to[8] = load(pair, i, 1);
       }
     }
   }

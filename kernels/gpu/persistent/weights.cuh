@@ -37,29 +37,6 @@ class Weights {
       : shared_(static_cast<Chunk*>(memory) + thread / 32 * kTiles * 2 * 32 +
                 thread % 32) {}
 
-  // `load(pair, tile, half)` returns the lane's operands in the upper eight
-  // rows of a tile or, if `half` is 1, in the lower ones. Those of
-  // `kPairsAtOnce` pairs are loaded for shared memory at the same time.
-  template <int kPairsAtOnce, typename Function>
-  void Load(const Function& load, Held& held) const {
-#pragma unroll
-    for (int pair = 0; pair < RESIDENT_PAIRS; ++pair) {
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        held[pair][i][0] = load(pair, i, 0);
-        held[pair][i][1] = load(pair, i, 1);
-      }
-    }
-#pragma unroll kPairsAtOnce
-    for (int pair = RESIDENT_PAIRS; pair < kPairs; ++pair) {
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        SharedAt(pair, i, 0) = load(pair, i, 0);
-        SharedAt(pair, i, 1) = load(pair, i, 1);
-      }
-    }
-  }
-
   // Multiplies the weights by numbers in shared memory, and adds the products
   // to `sums`. `numbers` is where the first pair of the first sequence is.
   // Sequences are `pitch` bytes apart. Calls `meanwhile`.
@@ -101,14 +78,58 @@ class Weights {
     }
   }
 
- private:
+  // Where a lane's operands of a pair that registers do not hold are.
   Chunk& SharedAt(int pair, int i, int half) const {
     return shared_[(((pair - RESIDENT_PAIRS) * WARPS * kTiles + i) * 2 + half) *
                    32];
   }
+  // Brings loaded operands into the order of products.
+  static void Arrange(Held&) {}
 
+ private:
   Chunk* const shared_;
 };
 #endif
+
+// Loads the operands of all weights. `load(pair, tile, half)` returns those of
+// a lane in the upper eight rows of a tile or, if `half` is 1, in the lower
+// ones, and takes kRegisters while it waits for memory.
+//
+// The loads of several chunks are under way at the same time, since the
+// compiler moves no load before a store. So an LSTM of 256 units, 2048
+// sequences and 30 steps runs forward in 262 µs in float16 on an H200, where it
+// took 297. As there are most registers before these hold weights, those of
+// shared memory come first.
+template <int kRegisters, typename Function>
+static void LoadAll(const Function& load, const Weights& weights,
+                    Weights::Held& held) {
+  constexpr int kMost = 64 / kRegisters, kOfPair = 2 * kTiles;
+  constexpr int kPairsAtOnce =
+      (kPairs - RESIDENT_PAIRS) % 2 == 0 && 2 * kOfPair <= kMost ? 2 : 1;
+#pragma unroll 1
+  for (int pair = RESIDENT_PAIRS; pair < kPairs; pair += kPairsAtOnce) {
+#pragma unroll
+    for (int first = 0; first < kPairsAtOnce * kOfPair; first += kMost) {
+      Chunk chunks[kMost];
+#pragma unroll
+      for (int i = first; i < first + kMost; ++i) {
+        if (i >= kPairsAtOnce * kOfPair) continue;
+        chunks[i - first] = load(pair + i / kOfPair, i % kOfPair / 2, i % 2);
+      }
+#pragma unroll
+      for (int i = first; i < first + kMost; ++i) {
+        if (i >= kPairsAtOnce * kOfPair) continue;
+        weights.SharedAt(pair + i / kOfPair, i % kOfPair / 2, i % 2) =
+            chunks[i - first];
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < RESIDENT_PAIRS * kOfPair; ++i) {
+    held[i / kOfPair][i % kOfPair / 2][i % 2] =
+        load(i / kOfPair, i % kOfPair / 2, i % 2);
+  }
+  weights.Arrange(held);
+}
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WEIGHTS_CUH_
