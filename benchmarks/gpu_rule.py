@@ -234,14 +234,20 @@ def _start_parts(options: argparse.Namespace) -> None:
 def read(path: pathlib.Path) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
     """Returns the networks of a file, with the median of each algorithm, and the environments.
 
-    Of a network that was measured again, the last measurement counts.
+    Of a network that was measured again, the last measurement counts. A row has its run's seed.
     """
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    last = {(_network(line), line["lengths"]): line for line in lines if "ms" in line}
+    environments, last = [], {}
+    for line in lines:
+        if "environment" in line:
+            environments.append(line["environment"])
+        else:
+            line["seed"] = environments[-1]["seed"]
+            last[_network(line), line["lengths"]] = line
     rows = list(last.values())
     for row in rows:
         row["ms"] = {name: statistics.median(times) for name, times in row["ms"].items()}
-    return rows, [line["environment"] for line in lines if "environment" in line]
+    return rows, environments
 
 
 def best(row: dict[str, Any]) -> tuple[float, str]:
@@ -294,6 +300,10 @@ def page(path: pathlib.Path) -> str:
             ("inference", [row for row in rows if not row["training"]]),
             ("lengths", [row for row in rows if row["lengths"]]),
             ("full length", [row for row in rows if not row["lengths"]]),
+            *(
+                (f"seed {seed}", [row for row in rows if row["seed"] == seed])
+                for seed in sorted({row["seed"] for row in rows})
+            ),
         )
     ]
     text = [
