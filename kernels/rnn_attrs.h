@@ -70,7 +70,7 @@ absl::Status ReadRunAttrs(Context* context, RnnSpec* spec, RunAttrs* attrs) {
   if (attrs->num_cells == 0) return absl::OkStatus();
   tensorflow::DataType type;
   TF_RETURN_IF_ERROR(context->GetAttr("T", &type));
-  if (types[0] != type || !spec->is_lstm()) {
+  if (types[0] != type || !spec->has_c()) {
     return InvalidArgument(
         "expected cell_sequences of an LSTM, of the type of its other tensors");
   }

@@ -108,7 +108,7 @@ class RnnRunReader {
         run->cells_shape.SetDimWithStatus(2, spec.num_dirs() * spec.num_units));
     TF_RETURN_IF_ERROR(states(spec.output_size(), &run->h_shape));
     run->c_shape = TensorShape({0});
-    if (spec.is_lstm()) {
+    if (spec.has_c()) {
       TF_RETURN_IF_ERROR(states(spec.num_units, &run->c_shape));
     }
     const TensorShape& h_shape = shape_of(kInputH);

@@ -173,7 +173,7 @@ std::string RnnSpec::Error() const {
   if (num_proj < 0) {
     return Received("num_proj must be 0 (no projection) or positive", num_proj);
   }
-  if (num_proj > 0 && !is_lstm()) {
+  if (num_proj > 0 && !has_c()) {
     return std::string("num_proj is for LSTMs only, but received ") +
            std::to_string(num_proj) + " with rnn_mode '" + kind().name + "'";
   }
@@ -200,7 +200,7 @@ std::string RnnSpec::Error() const {
   if (!cell_clip_error.empty()) return cell_clip_error;
   for (const auto& [name, value] :
        {std::pair("cell_clip", cell_clip), {"cell_zoneout", cell_zoneout}}) {
-    if (value == 0.0f || is_lstm()) continue;
+    if (value == 0.0f || has_c()) continue;
     return std::string(name) + " is for LSTMs only, but received " +
            Text(value) + " with rnn_mode '" + kind().name + "'";
   }

@@ -143,7 +143,7 @@ struct RnnSpec {
   float cell_zoneout = 0.0f;  // Of c.
 
   const CellKind& kind() const { return KindOf(rnn_mode); }
-  bool is_lstm() const { return kind().has_c; }
+  bool has_c() const { return kind().has_c; }
   bool resets_before() const { return kind().resets_before; }
   bool normalizes() const { return kind().num_norms > 0; }
   bool has_zoneout() const { return zoneout > 0.0f || cell_zoneout > 0.0f; }

@@ -71,7 +71,7 @@ absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
   TF_RETURN_IF_ERROR(MergeInput(c, kInputH, "input_h",
                                 states(spec.output_size()), &shapes->h));
   shapes->batch = c->Dim(shapes->h, time_major ? 1 : 0);
-  if (spec.is_lstm()) {
+  if (spec.has_c()) {
     TF_RETURN_IF_ERROR(
         MergeInput(c, kInputC, "input_c", states(spec.num_units), &shapes->c));
     shapes->batch = c->Dim(shapes->c, time_major ? 1 : 0);
@@ -95,7 +95,7 @@ absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
   shapes->output = sequence(c->MakeDim(spec.layer_output_size()));
   shapes->cells = sequence(c->MakeDim(spec.num_dirs() * spec.num_units));
   shapes->h = states(spec.output_size());
-  if (spec.is_lstm()) shapes->c = states(spec.num_units);
+  if (spec.has_c()) shapes->c = states(spec.num_units);
   return absl::OkStatus();
 }
 

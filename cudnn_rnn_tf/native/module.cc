@@ -102,7 +102,7 @@ Raises:
           [](const LayoutBinding& layout) { return layout.spec().num_gates(); })
       .def_property_readonly(
           "has_c",
-          [](const LayoutBinding& layout) { return layout.spec().is_lstm(); },
+          [](const LayoutBinding& layout) { return layout.spec().has_c(); },
           "Whether the cell has a state c beside h.")
       .def_property_readonly(
           "is_in_cudnn",

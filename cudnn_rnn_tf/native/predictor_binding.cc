@@ -150,7 +150,7 @@ std::vector<py::array> PredictorBinding::ReadStates(
   } else {
     given.push_back(initial_state);
   }
-  const size_t count = spec.is_lstm() ? 2 : 1;
+  const size_t count = spec.has_c() ? 2 : 1;
   if (given.size() != count) {
     throw py::value_error("expected initial_state to be " +
                           std::string(count == 2 ? "h and c" : "h") +
@@ -208,7 +208,7 @@ py::tuple PredictorBinding::Call(const py::object& inputs,
       dtype_, Shape{input.shape(0), input.shape(1), spec.layer_output_size()});
   std::vector<py::array> after;
   after.emplace_back(dtype_, StateShape(batch_size, spec.output_size()));
-  if (spec.is_lstm()) {
+  if (spec.has_c()) {
     after.emplace_back(dtype_, StateShape(batch_size, spec.num_units));
   }
   if (before.empty()) {
@@ -226,7 +226,7 @@ py::tuple PredictorBinding::Call(const py::object& inputs,
   if (!resets.is_none()) buffers.resets = begins.data();
   buffers.output = output.mutable_data();
   buffers.output_h = after[0].mutable_data();
-  if (spec.is_lstm()) {
+  if (spec.has_c()) {
     buffers.input_c = before[1].data();
     buffers.output_c = after[1].mutable_data();
   }
@@ -241,7 +241,7 @@ py::tuple PredictorBinding::Call(const py::object& inputs,
     py::module_::import("numpy").attr("clip")(after[1], -bound, bound,
                                               py::arg("out") = after[1]);
   }
-  if (spec.is_lstm()) {
+  if (spec.has_c()) {
     return py::make_tuple(output, py::make_tuple(after[0], after[1]));
   }
   return py::make_tuple(output, py::make_tuple(after[0]));

@@ -27,8 +27,8 @@
 // of c after and before it. Backward computes from them the gradients dz of z,
 // and replaces dc, the gradient of c, by that of the previous c. A cell that
 // reads h sets `carry_h` to the gradient that goes to the previous h without
-// passing a gate. Output, which a cell with c has, computes h from what was
-// kept and c.
+// passing a gate. Output, which a cell with c and without norms has, computes h
+// from what was kept and c.
 //
 // kBoundsH, which every cell says or inherits, is whether its own activations
 // keep h at most 1, or at most its first value.

@@ -113,7 +113,7 @@ void BackwardPass<T>::CopyBackprops(const CpuBackwardCall<T>& call,
   ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
     state += group.layer->index * dirs_ * batch_;
     T* const dh = group.dh + r * h_stride_;
-    T* const dc = group.dc + r * units_;
+    T* const dc = cell_.has_c ? group.dc + r * units_ : nullptr;
     if (is_end) {
       call.input_h_backprop[state].Write(out_, dh);
       if (cell_.has_c) call.input_c_backprop[state].Write(units_, dc);

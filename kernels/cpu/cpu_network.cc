@@ -16,7 +16,7 @@ CpuReserve<T>::CpuReserve(const RnnProblem& problem, Arena* arena) {
       if (problem.is_training) {
         pseudo_layer.gates =
             arena->Take<T>(steps * spec.num_gates() * spec.num_units);
-        if (spec.is_lstm()) {
+        if (spec.has_c()) {
           pseudo_layer.cell = arena->Take<T>(states * spec.num_units);
         }
         if (spec.kind().num_slots > spec.num_gates()) {

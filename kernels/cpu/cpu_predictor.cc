@@ -87,7 +87,7 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
     // No step runs, so the final states are the initial ones.
     std::memmove(buffers.output_h, buffers.input_h,
                  states * spec_.output_size() * SizeOf(dtype_));
-    if (spec_.is_lstm()) {
+    if (spec_.has_c()) {
       std::memmove(buffers.output_c, buffers.input_c,
                    states * spec_.num_units * SizeOf(dtype_));
     }

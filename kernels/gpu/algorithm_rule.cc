@@ -36,7 +36,7 @@ bool IsForSmallH(const RnnProblem& problem, bool allow_tf32,
   return gpu.largest_cluster == 1 && HasTf32(gpu.architecture) && allow_tf32 &&
          problem.dtype == RnnDataType::kFloat32 && problem.is_training &&
          problem.is_in_cudnn() && !problem.has_sequence_lengths &&
-         spec.is_lstm() && spec.num_dirs() == 1 &&
+         spec.has_c() && spec.num_dirs() == 1 &&
          spec.input_mode == InputMode::kLinear && spec.num_units <= 96 &&
          problem.batch_size <= 128;
 }
@@ -153,8 +153,8 @@ double CyclesOfCudnn(const RnnProblem& problem, bool allow_tf32,
   return 1e3 * cycles * (spec.num_dirs() == 2 ? 1.7 : 1.0);
 }
 
-bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
-                       const DeviceLimits& gpu, double cycles) {
+bool OthersAreFaster(const RnnProblem& problem, bool allow_tf32,
+                     const DeviceLimits& gpu, double cycles) {
   if (IsForSmallH(problem, allow_tf32, gpu)) return true;
   double of_others = CyclesOfCudnn(problem, allow_tf32, gpu);
   if (HasHalvedSteps(problem, allow_tf32, gpu)) {
@@ -182,7 +182,7 @@ CudnnAlgorithm CudnnAlgorithmFor(const RnnProblem& problem, bool allow_tf32) {
   }
   if (problem.spec.num_units <= 128)
     return CudnnAlgorithm::kPersistStaticSmallH;
-  const int64_t most_sequences = is_half && problem.spec.is_lstm() ? 32 : 2;
+  const int64_t most_sequences = is_half && problem.spec.has_c() ? 32 : 2;
   return problem.spec.num_units <= 1024 && problem.batch_size <= most_sequences
              ? CudnnAlgorithm::kPersistStatic
              : CudnnAlgorithm::kStandard;
@@ -212,7 +212,7 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
     const bool is_fast =
         kernels.status.ok() &&
         ((must_be_ours && !may_be_steps) ||
-         !IsForWholeBatches(problem, allow_tf32, gpu, kernels.cycles));
+         !OthersAreFaster(problem, allow_tf32, gpu, kernels.cycles));
     if (is_fast) choices->push_back(persistent);
     if (must_be_ours || may_be_steps) choices->push_back({GpuEngine::kSteps});
     // Slower kernels are better than none.

@@ -86,8 +86,8 @@ double CyclesOfCudnn(const RnnProblem& problem, bool allow_tf32,
 // persistent kernels, which take about `cycles` for a step of a layer. cuDNN
 // computes such products or, with sequence lengths, a network that enqueues its
 // steps one by one. The clock of another GPU slows both sides alike.
-bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
-                       const DeviceLimits& gpu, double cycles);
+bool OthersAreFaster(const RnnProblem& problem, bool allow_tf32,
+                     const DeviceLimits& gpu, double cycles);
 
 // Returns that algorithm of cuDNN's which is likely to be the fastest. Its
 // persistent algorithms are exact to about 1e-5 only, so they are for float16

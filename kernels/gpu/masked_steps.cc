@@ -40,26 +40,26 @@ Grid GridOfRows(int64_t num_rows, int64_t parts_of_row = 1) {
 }  // namespace
 
 RnnStatus GpuBackend::ReadMask(const RnnMask& mask, const MaskedSteps& found) {
+  if (mask.batch_size == 0) return {};
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
   CUkernel kernel;
   CRNN_RETURN_IF_ERROR(CompileKernel(kFile, "read_mask", {"IS_MASK"}, &kernel));
   Rows rows = RowsOf(mask);
   if (mask.is_shared) rows.batch_stride = 0, rows.time_stride = 1;
-  if (mask.batch_size == 0) return {};
   return Launch(kernel, stream(), GridOfRows(mask.batch_size), mask.values,
                 rows, mask.batch_size, found.lengths, found.places,
                 found.steps);
 }
 
 RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
+  const int64_t num_rows = move.width > 0 ? move.batch_size * move.max_time : 0;
+  if (num_rows == 0) return {};
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
   const Rows rows = RowsOf(move);
   CUkernel kernel;
-  const int64_t num_rows = move.width > 0 ? move.batch_size * move.max_time : 0;
   if (move.packs && move.repeats) {
     CRNN_RETURN_IF_ERROR(
         CompileKernel(kFile, "add_steps", {TypeMacro(move.dtype)}, &kernel));
-    if (num_rows == 0) return {};
     return Launch(kernel, stream(),
                   GridOfRows(num_rows, CeilDiv(move.width, kColumns)), rows,
                   move.batch_size, move.width, move.steps, move.from, move.to);
@@ -70,7 +70,6 @@ RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
   CRNN_RETURN_IF_ERROR(
       CompileKernel(kFile, "move_steps",
                     {"UNIT_BYTES=" + std::to_string(unit_bytes)}, &kernel));
-  if (num_rows == 0) return {};
   return Launch(kernel, stream(), GridOfRows(num_rows), rows, move.batch_size,
                 row_bytes / unit_bytes, move.packs, move.repeats, move.places,
                 move.steps, move.from, move.to);

@@ -33,6 +33,8 @@ ffi::Error Handle(const Body& body) {
     return {ffi::ErrorCode::kResourceExhausted, "out of memory"};
   } catch (const std::exception& error) {
     return ffi::Error::Internal(error.what());
+  } catch (...) {
+    return ffi::Error::Internal("an exception of an unknown type");
   }
 }
 

@@ -258,23 +258,23 @@ SingleStepTensors SingleStep(const RnnProblem& problem,
     for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
       const int64_t i = layer * spec.num_dirs() + dir;
       XlaOp h = state(before.h, i), c;
-      if (spec.is_lstm()) c = state(before.c, i);
+      if (spec.has_c()) c = state(before.c, i);
       const PseudoLayer pseudo_layer(problem, types, params,
                                      layout.pseudo_layer(i),
                                      spec.layer_input_size(layer));
       pseudo_layer.Run(x, &h, &c);
       outputs.push_back(h);
       all_h.push_back(h);
-      if (spec.is_lstm()) all_c.push_back(c);
+      if (spec.has_c()) all_c.push_back(c);
     }
     x = xla::ConcatInDim(builder, outputs, 2);
   }
   const auto narrow = [&](XlaOp values) {
     return xla::ConvertElementType(values, types.tensors);
   };
-  return {narrow(x), narrow(xla::ConcatInDim(builder, all_h, axis)),
-          spec.is_lstm() ? narrow(xla::ConcatInDim(builder, all_c, axis))
-                         : before.c};
+  return {
+      narrow(x), narrow(xla::ConcatInDim(builder, all_h, axis)),
+      spec.has_c() ? narrow(xla::ConcatInDim(builder, all_c, axis)) : before.c};
 }
 
 }  // namespace cudnn_rnn_tf

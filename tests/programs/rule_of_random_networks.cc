@@ -36,7 +36,7 @@ RnnProblem DrawProblem() {
   problem.is_training = Draw(0, 1) == 1;
   problem.has_sequence_lengths = Draw(0, 3) == 0;
   if (Draw(0, 7) == 0) problem.spec.recurrent_dropout = 0.5f;
-  problem.has_cell_sequences = problem.spec.is_lstm() && Draw(0, 7) == 0;
+  problem.has_cell_sequences = problem.spec.has_c() && Draw(0, 7) == 0;
   problem.max_time = Draw(1, 100);
   return problem;
 }
@@ -82,18 +82,17 @@ void CheckRule(unsigned seed) {
     Check(choices.back() == GpuChoice(), what + " ends with standard");
   }
   const bool is_slow =
-      IsForWholeBatches(problem, allow_tf32, gpu, kernels.cycles);
+      OthersAreFaster(problem, allow_tf32, gpu, kernels.cycles);
   const bool is_first = choices[0].engine == GpuEngine::kKernels;
   Check(is_first == (runs && !is_slow), what + ", its kernels");
   // A network that cuDNN lacks is not held to its time.
   if (std::exchange(problem.has_cell_sequences, false)) {
     problem.has_resets = true;
-    Check(
-        is_slow == IsForWholeBatches(problem, allow_tf32, gpu, kernels.cycles),
-        what + ": cell sequences");
+    Check(is_slow == OthersAreFaster(problem, allow_tf32, gpu, kernels.cycles),
+          what + ": cell sequences");
   }
   Check(!is_slow ||
-            IsForWholeBatches(problem, allow_tf32, gpu, 2.0 * kernels.cycles),
+            OthersAreFaster(problem, allow_tf32, gpu, 2.0 * kernels.cycles),
         what + ": slower kernels are no better");
 
   // A wish has no substitute.

@@ -33,7 +33,7 @@ struct Sizes {
         output(problem.spec.layer_output_size()),
         states(problem.spec.num_pseudo_layers()),
         h(problem.spec.output_size()),
-        c(problem.spec.is_lstm() ? problem.spec.num_units : 0) {}
+        c(problem.spec.has_c() ? problem.spec.num_units : 0) {}
 
   int64_t steps, input, output, states, h, c;
 };

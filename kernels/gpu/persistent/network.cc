@@ -300,7 +300,7 @@ RnnStatus Network::Forward(const Handles& handles,
       direction.output = At(output, d * spec_.output_size());
       direction.last_h =
           At(buffers.output_h, StateOffset(pseudo_layer, spec_.output_size()));
-      if (spec_.is_lstm()) {
+      if (spec_.has_c()) {
         direction.last_c =
             At(buffers.output_c, StateOffset(pseudo_layer, units));
         if (is_last && problem_.has_cell_sequences) {

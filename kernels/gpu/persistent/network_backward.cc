@@ -111,7 +111,7 @@ struct Network::BackwardPass {
       direction.first_h_backprop = network.At(buffers.input_h_backprop, state);
       direction.bias_sums = workspace.bias_sums[d];
       direction.projected_backprop = workspace.projected_backprop[d];
-      if (spec.is_lstm()) {
+      if (spec.has_c()) {
         const int64_t cell_state = network.StateOffset(pseudo_layer, units);
         direction.last_c_backprop =
             network.At(buffers.output_c_backprop, cell_state);

@@ -70,7 +70,7 @@ struct Network::Reserve : Kept {
       OfLayer& layer = layers.emplace_back();
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
         layer.gates[d] = TakeSteps(network.slots_ * spec.num_units);
-        if (spec.is_lstm()) {
+        if (spec.has_c()) {
           layer.cells[d] = TakeSteps(spec.num_units);
         }
         layer.norms[d] = TakeSums(network.rows_ * 2 * spec.kind().num_norms);
@@ -99,7 +99,7 @@ void Network::SetDirection(int64_t pseudo_layer, const Buffers& buffers,
   direction->norms = kept.norms[d];
   direction->first_h =
       At(buffers.input_h, StateOffset(pseudo_layer, spec_.output_size()));
-  if (!spec_.is_lstm()) return;
+  if (!spec_.has_c()) return;
   direction->first_c =
       At(buffers.input_c, StateOffset(pseudo_layer, spec_.num_units));
 }
@@ -219,7 +219,7 @@ struct Network::BackwardWorkspace : Workspace {
     if (spec.num_layers > 1 && spec.input_size < spec.layer_output_size()) {
       gradient = TakeSteps(spec.layer_output_size());
     }
-    if (!spec.is_lstm() || problem.has_dropout_between_layers()) {
+    if (!spec.has_c() || problem.has_dropout_between_layers()) {
       copy = TakeSteps(problem.has_dropout_between_layers()
                            ? spec.layer_output_size()
                            : spec.output_size());
