@@ -7,6 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 _Layer = TypeVar("_Layer", bound="ChecksKeywords")
+# What people call the arguments of a call elsewhere, and what to write.
+_INSTEAD_IN_CALLS = {
+    **dict.fromkeys(
+        ("lengths", "seq_len", "seq_lens", "seq_lengths", "input_lengths"),
+        "write sequence_lengths=...",
+    ),
+    **dict.fromkeys(("hx", "h0", "hidden", "state", "states"), "write initial_state=..."),
+}
 # Names as far apart as "return_seqs" and "return_sequences" are still taken for the same.
 _ALIKE = 0.8
 
@@ -83,7 +91,8 @@ class ChecksKeywords:
             try:
                 return super().__call__(*args, **kwargs)
             except TypeError:
-                _check(type(self), f"a call of layer {self.name!r}", kwargs, "call", "__call__")
+                owner = f"a call of layer {self.name!r}"
+                _check(type(self), owner, kwargs, "call", "__call__", instead=_INSTEAD_IN_CALLS)
                 raise
 
 

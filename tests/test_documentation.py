@@ -85,6 +85,14 @@ def test_snippets_run(page, tmp_path, monkeypatch):
         assert __main__.main([*arguments, *small * (arguments[0] == "bench")]) == 0, command
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_fences_are_lines_of_their_own_and_are_closed(page):
+    lines = (ROOT / page).read_text().splitlines()
+    fences = [line for line in lines if "```" in line]
+    assert not [line for line in fences if not re.fullmatch(r" *```\S*( .*)?", line)]
+    assert len(fences) % 2 == 0
+
+
 def test_most_pages_show_python():
     with_python = [page for page in PAGES if snippets(page)]
     assert len(with_python) >= 13

@@ -241,7 +241,7 @@ def parser() -> argparse.ArgumentParser:
         "accelerate",
         "rewrite a Keras model so that the fused ops run its layers",
         "IN is a .keras file, or a .h5 file of any version of Keras. Programs that import this "
-        "package load OUT.keras. The exit status is 1 if no layer is replaced.",
+        "package load OUT.keras. The exit status is 1 if the fused ops run no layer of the result.",
     )
     fast.add_argument("source", metavar="IN")
     out = fast.add_argument("target", metavar="OUT.keras", type=_target(".keras"))

@@ -170,7 +170,7 @@ def _damage_as_value_error(path: pathlib.Path) -> Iterator[None]:
         raise
     except Exception as error:
         # An OSError of HDF5's has no file name; it is about what is in the file.
-        if isinstance(error, OSError) and error.filename is not None:
+        if isinstance(error, OSError) and (error.filename is not None or not path.exists()):
             raise
         raise messages.of_file(path, "load", error) from error
 

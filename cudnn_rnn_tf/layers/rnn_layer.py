@@ -78,8 +78,7 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, Co
         zoneout: rate at which units of h stay what they were before a step, in [0, 1), in training
             drawn anew for each unit, step and sequence: h' = M∘h + (1 − M)∘ĥ, where ĥ is what the
             layer computes without it (Krueger et al., "Zoneout: Regularizing RNNs by Randomly
-            Preserving Hidden Activations", 2017). In inference, M is the rate. A GPU runs the steps
-            one by one.
+            Preserving Hidden Activations", 2017). In inference, M is the rate.
         **kwargs: to `keras.layers.Layer`.
 
     Call arguments:
@@ -191,6 +190,15 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, Co
                 f"expected algorithm to be one of {', '.join(map(repr, ops.ALGORITHMS))}, but "
                 f"received {algorithm!r}"
             )
+        for argument, value in (
+            ("return_sequences", return_sequences),
+            ("return_state", return_state),
+            ("go_backwards", go_backwards),
+            ("stateful", stateful),
+            ("time_major", time_major),
+        ):
+            if value not in (True, False):
+                raise TypeError(f"expected {argument} to be a bool, but received {value!r}")
         self.algorithm = algorithm
         self.seed = None if seed is None else int(seed)
         self.return_sequences = return_sequences

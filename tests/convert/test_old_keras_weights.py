@@ -160,3 +160,11 @@ def test_weights_alone_want_the_mode(tmp_path, capsys):
     inputs = normal(2, 5, 4)
     expected = lstm(inputs, *(v for _, v in weights["a"]), act=sigmoid)
     np.testing.assert_allclose(keras.saving.load_model(target)(inputs), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["none.keras", "none.h5", "none.weights.h5"])
+def test_no_file(name, tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"no file '.*{name}'"):
+        crnn.load_keras_model(tmp_path / name)
+    with pytest.raises(FileNotFoundError, match=f"no file '.*{name}'"):
+        crnn.load_keras_weights(small_model(keras.layers), tmp_path / name)

@@ -89,8 +89,18 @@ def test_misspelt_arguments(use, words):
 def test_what_no_name_is_like_is_left_to_keras():
     with pytest.raises(ValueError, match="Unrecognized keyword arguments"):
         fused.LSTM(3, states=True)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'states'"):
-        fused.LSTM(3)(INPUTS, states=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'carry'"):
+        fused.LSTM(3)(INPUTS, carry=True)
+
+
+@pytest.mark.parametrize("layer", [make("gru"), fused.LSTM(3), crnn.contrib.CudnnGRU(1, 3)])
+def test_arguments_of_calls_as_pytorch_names_them(layer):
+    with pytest.raises(
+        TypeError, match=f"a call of layer '{layer.name}' has no argument 'lengths'"
+    ):
+        layer(INPUTS, lengths=[4, 3])
+    with pytest.raises(TypeError, match="has no argument 'hx': write initial_state="):
+        layer(INPUTS, hx=None)
 
 
 def test_a_derived_class_has_arguments_of_its_own():
