@@ -77,6 +77,16 @@ class ChecksKeywords:
 
     # Maps arguments of the constructors of other packages' layers to what to write.
     _instead: Mapping[str, str] = {}
+    __signature__: inspect.Signature
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # Python would take that of `__new__`.
+        signature = inspect.signature(cls.__init__)
+        own = list(signature.parameters.values())[1:]
+        cls.__signature__ = signature.replace(
+            parameters=own, return_annotation=inspect.Signature.empty
+        )
 
     def __new__(cls: type[_Layer], *args: Any, **kwargs: Any) -> _Layer:
         """Makes a layer; the class says what its arguments, and those of its calls, mean."""
