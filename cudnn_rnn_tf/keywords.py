@@ -72,21 +72,23 @@ class GRUOptions(SimpleRNNOptions, total=False):
     use_cudnn: Any
 
 
+class _OfConstructor:
+    """Gives a class the signature of its `__init__`, since Python would take that of `__new__`."""
+
+    def __get__(self, layer: object, owner: Any) -> inspect.Signature:
+        if layer is not None:
+            raise AttributeError("a layer's signature is that of its call")
+        constructor = inspect.signature(owner.__init__)
+        _, *parameters = constructor.parameters.values()
+        return inspect.Signature(parameters)
+
+
 class ChecksKeywords:
     """A layer that says what to write in place of an argument that it does not take."""
 
     # Maps arguments of the constructors of other packages' layers to what to write.
     _instead: Mapping[str, str] = {}
-    __signature__: inspect.Signature
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        # Python would take that of `__new__`.
-        signature = inspect.signature(cls.__init__)
-        own = list(signature.parameters.values())[1:]
-        cls.__signature__ = signature.replace(
-            parameters=own, return_annotation=inspect.Signature.empty
-        )
+    __signature__ = _OfConstructor()
 
     def __new__(cls: type[_Layer], *args: Any, **kwargs: Any) -> _Layer:
         """Makes a layer; the class says what its arguments, and those of its calls, mean."""

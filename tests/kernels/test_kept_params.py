@@ -172,14 +172,16 @@ def test_threads_see_old_or_new_weights():
             if not any(np.array_equal(outputs, one) for one in allowed):
                 wrong.append(outputs)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
     for index in range(300):
         layer.kernel.assign(values[index % 2])
     ended.set()
     for thread in threads:
-        thread.join()
+        # TensorFlow keeps a function's lock if a call has other arguments than its signature.
+        thread.join(timeout=60)
+        assert not thread.is_alive()
     assert not wrong
 
 

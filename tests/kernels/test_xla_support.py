@@ -128,3 +128,19 @@ def test_constructors_have_the_signatures_of_keras(class_name):
     ours, stock = (getattr(module, class_name) for module in (drop_ins, keras.layers))
     assert inspect.signature(ours) == inspect.signature(stock)
     assert inspect.getfullargspec(ours.__init__) == inspect.getfullargspec(stock.__init__)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: drop_ins.SimpleRNN(3),
+        lambda: drop_ins.Bidirectional(drop_ins.GRU(3)),
+        lambda: crnn.CudnnLSTM(1, 3),
+    ],
+)
+def test_a_layer_may_be_a_function(make):
+    """A class shows what its constructor takes; its layers have another signature."""
+    layer = make()
+    assert "args" not in inspect.signature(type(layer)).parameters
+    x = tf.ones((2, 4, 5))
+    np.testing.assert_array_equal(tf.function(layer)(x), layer(x))
