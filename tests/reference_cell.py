@@ -80,7 +80,7 @@ def _activate(config: Any, kept: dict[str, Any], which: str, own: str, x: np.nda
     """Returns the activation of x and its slope there, and notes how near x is to a kink."""
     function, slope, kinks = ACTIVATIONS[getattr(config, which, "") or own]
     for kink in kinks:
-        # What is exactly there, such as a c of zeros, is so in every type.
+        # A number that is exactly there, such as a c of zeros, is there in every type.
         distance = np.where(x == kink, np.inf, np.abs(x - kink))
         kept["margin"] = np.minimum(kept["margin"], distance)
     return function(x), slope(x)

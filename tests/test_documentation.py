@@ -225,6 +225,8 @@ def test_readme_says_the_essentials_on_its_first_screens():
     places = [lines.index("```python"), *(lines.index(title) for title in titles)]
     assert places == sorted(places)
     assert places[-1] <= 60
+    commands = {line.partition("#")[0].strip() for line in lines}
+    assert {"make run", "make test", "make docs"} <= commands
 
 
 def test_readme_leads_to_every_page():

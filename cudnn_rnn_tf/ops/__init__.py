@@ -379,7 +379,9 @@ def check_states(
         check_shape(argument, state, shape, f" ([{first}, size])")
 
 
-def zero_states(config: RnnConfig, batch_size: Any, dtype: tf.DType, time_major: bool) -> list:
+def zero_states(
+    config: RnnConfig, batch_size: Any, dtype: tf.DType, time_major: bool
+) -> list[tf.Tensor]:
     """Returns initial states of zeros; to make one takes the host a tenth of an eager call."""
     sizes = config.state_sizes()
     shapes = dict(zip(sizes, config.state_shapes(batch_size, time_major), strict=True))
