@@ -12,15 +12,17 @@ uniformly from [T/4, T], another draw each step. Dropout is left out, and where 
 states inside of sequences, so are resets. Each system is called as its documentation says is
 fastest, and where there are two ways, both are timed and the faster one counts:
 
-* this package: one layer object in a `tf.function`, with lengths in host memory;
+* this package: one layer object in a concrete function, with lengths in host memory;
 * PyTorch: one layer; sequences packed in each step, or padded and read to their end;
-* Keras: its layers in a `tf.function`, with a mask; with cuDNN, or compiled where Keras's layer has
-  no cuDNN for the type or the device.
+* Keras: its layers in a concrete function, with a mask; with cuDNN, or compiled where Keras's layer
+  has no cuDNN for the type or the device.
 
 Each system has a process of its own, which waits while another one measures, so that the systems
 take turns, model by model. A sample is the time of steps that run back to back for about 0.1 s, at
 least one; the device is waited for at its end. The median of five samples counts. The peak of
-memory is the most that tensors hold at once in steps of training, by the framework's allocator.
+memory is the most that the framework's allocator was asked for at once in steps of training. Other
+processes measure it, since the allocator that TensorFlow has by default counts what it hands out,
+which is up to twice as much and depends on what ran before.
 """
 
 import argparse
@@ -43,6 +45,7 @@ from benchmarks.rows import DRAWS, draw_lengths
 
 SAMPLE_SECONDS, SAMPLES = 0.1, 5
 CPU = "-1"  # What CUDA_VISIBLE_DEVICES is for it.
+COUNTING_ALLOCATOR = {"TF_GPU_ALLOCATOR": "cuda_malloc_async"}
 # A process that takes longer for a model is ended.
 LIMIT_SECONDS = 100
 END = "measured"  # What a process writes after a model.
@@ -68,10 +71,14 @@ def _full(_: Any) -> list[None]:
     return [None] * DRAWS
 
 
-def measure(model: Model, system: str) -> Iterator[dict[str, Any]]:
-    """Yields what is measured of a model, an item for each variant, in training and inference."""
+def measure(model: Model, system: str, of_memory: bool = False) -> Iterator[dict[str, Any]]:
+    """Yields what is measured of a model, an item for each variant, in training and inference.
+
+    That is times or, in training alone, the peak of memory.
+    """
     framework = systems.FRAMEWORKS[system]
-    for variant, is_training in itertools.product(variants(model, system), (True, False)):
+    passes = (True,) if of_memory else (True, False)
+    for variant, is_training in itertools.product(variants(model, system), passes):
         line = {"model": model.name, "system": system, "variant": variant, "training": is_training}
         row = dataclasses.replace(model.row, training=is_training)
         try:
@@ -81,15 +88,17 @@ def measure(model: Model, system: str) -> Iterator[dict[str, Any]]:
             for index in range(2):
                 step(index)
             framework.wait()
-            if framework.peak_bytes() is not None:  # From here on, it is that of the steps alone.
+            if of_memory:
+                framework.peak_bytes()  # From here on, it is that of the steps alone.
                 for index in range(DRAWS):
                     step(index)
                 framework.wait()
-            line["peak_bytes"] = framework.peak_bytes()
-            samples = timing.sample_in_turns(
-                {variant: step}, framework.wait, samples_of_each=SAMPLES
-            )
-            line["ms"] = samples[variant]
+                line["peak_bytes"] = framework.peak_bytes()
+            else:
+                samples = timing.sample_in_turns(
+                    {variant: step}, framework.wait, samples_of_each=SAMPLES
+                )
+                line["ms"] = samples[variant]
         except Exception as error:  # The library cannot run it; the rest goes on.
             line["failed"] = f"{type(error).__name__}: {str(error)[:300]}"
         yield line
@@ -97,7 +106,7 @@ def measure(model: Model, system: str) -> Iterator[dict[str, Any]]:
         gc.collect()
 
 
-def work(system: str, commit: str, on_cpu: bool) -> None:
+def work(system: str, commit: str, on_cpu: bool, of_memory: bool) -> None:
     """Writes to stdout what is measured of the models that stdin names, and a line after each."""
     timing.SAMPLE_SECONDS = SAMPLE_SECONDS
     framework = systems.FRAMEWORKS[system]
@@ -107,7 +116,7 @@ def work(system: str, commit: str, on_cpu: bool) -> None:
     by_name = {model.name: model for model in models()}
     for name in map(str.strip, sys.stdin):
         model = by_name[name].on_cpu() if on_cpu else by_name[name]
-        for line in measure(model, system):
+        for line in measure(model, system, of_memory):
             print(json.dumps(line), flush=True)
         print(END, flush=True)
 
@@ -133,11 +142,12 @@ class Results:
 class Worker:
     """A process that measures a system's models; a new one takes the place of one that ends."""
 
-    def __init__(self, system: str, gpu: str, commit: str):
+    def __init__(self, system: str, gpu: str, commit: str, of_memory: bool):
         self._system = system
-        program = f"from benchmarks import models; models.work{system, commit, gpu == CPU}"
+        arguments = system, commit, gpu == CPU, of_memory
+        program = f"from benchmarks import models; models.work{arguments}"
         self._command = [sys.executable, "-c", program]
-        self._variables = machine.variables_of(gpu)
+        self._variables = machine.variables_of(gpu) | (COUNTING_ALLOCATOR if of_memory else {})
         self._start()
 
     def _start(self) -> None:
@@ -188,7 +198,11 @@ def _run_on(
     commit: str,
     all_started: threading.Barrier,
 ) -> None:
-    workers = [Worker(system, gpu, commit) for system in chosen_systems]
+    workers = [
+        Worker(system, gpu, commit, of_memory)
+        for of_memory in ((False,) if gpu == CPU else (False, True))
+        for system in chosen_systems
+    ]
     for worker in workers:
         worker.await_start(results)
     # Calls that take the host as long as the GPU are slower while others load their libraries.

@@ -37,8 +37,8 @@ class Measured(NamedTuple):
 
     milliseconds: float
     spread: float  # The range of the samples as a part of their median.
-    peak_bytes: int | None
     variant: str
+    peak_bytes: int | None = None
 
 
 # By the model's name, the system, and whether it is training.
@@ -48,6 +48,7 @@ Times = dict[tuple[str, str, bool], Measured]
 def read(path: pathlib.Path) -> tuple[Times, list[dict[str, str]], list[str]]:
     """Returns the times, the environments, and what failed; later lines replace earlier ones."""
     found: dict[tuple[str, str, bool], dict[str, Measured]] = {}
+    peaks: dict[tuple[str, str, bool, str], int] = {}
     failed: dict[tuple[str, ...], str] = {}
     environments = []
     for line in map(json.loads, path.read_text().splitlines()):
@@ -61,15 +62,22 @@ def read(path: pathlib.Path) -> tuple[Times, list[dict[str, str]], list[str]]:
             failed[what] = line["failed"]
             continue
         failed.pop((*what[:2], "training", "process"), None)
+        if line.get("peak_bytes"):
+            peaks[(*key, line["variant"])] = line["peak_bytes"]
+        if "ms" not in line:
+            continue
         median = statistics.median(line["ms"])
         spread = (max(line["ms"]) - min(line["ms"])) / median
-        measured = Measured(median, spread, line["peak_bytes"], line["variant"])
-        found.setdefault(key, {})[line["variant"]] = measured
+        found.setdefault(key, {})[line["variant"]] = Measured(median, spread, line["variant"])
     reasons = [
         f"{model}, {SYSTEMS[system]}, {variant}, {what}: {reason.splitlines()[0][:160]}"
         for (model, system, what, variant), reason in failed.items()
     ]
-    return {key: min(ways.values()) for key, ways in found.items()}, environments, reasons
+    fastest = {key: min(ways.values()) for key, ways in found.items()}
+    times = {
+        key: way._replace(peak_bytes=peaks.get((*key, way.variant))) for key, way in fastest.items()
+    }
+    return times, environments, reasons
 
 
 def ratio(times: Times, model: Model, training: bool) -> float | None:
@@ -173,9 +181,9 @@ def page(path: pathlib.Path) -> str:
     if on_gpu:
         parts += [
             "## Memory at the peak of a training step",
-            "What tensors hold, by the framework's allocator, inputs and gradients included."
-            " *spread* is the range of five samples as a part of their median, in training, in the"
-            " same order.",
+            "What tensors hold, inputs and gradients included, as the framework's allocator was"
+            " asked for it. *spread* is the range of five samples of the time as a part of their"
+            " median, in training, in the same order.",
             _memory_table(times, chosen),
         ]
     if reasons:

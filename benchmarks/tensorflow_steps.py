@@ -43,13 +43,14 @@ def step_of(
     takers = [tf.Variable(tf.zeros_like(tensor)) for tensor in variables()]
     of_inputs = tf.Variable(tf.zeros_like(inputs))
 
-    def infer(inputs: Any, draw: Any = None) -> Any:
-        return call(inputs, draw, False)
+    # A concrete function is slow to call if it has defaults.
+    def infer(inputs: Any, *draw: Any) -> Any:
+        return call(inputs, *(draw or (None,)), False)
 
-    def train(inputs: Any, d_outputs: Any, draw: Any = None) -> Any:
+    def train(inputs: Any, d_outputs: Any, *draw: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            outputs = call(inputs, draw, True)
+            outputs = call(inputs, *(draw or (None,)), True)
         gradient, *gradients = tape.gradient(
             outputs, [inputs, *variables()], output_gradients=d_outputs
         )
@@ -58,12 +59,13 @@ def step_of(
             taker.assign_add(gradient, read_value=False)
         return None
 
-    # Each argument of a function takes the host tens of microseconds.
+    # Each argument of a function takes the host tens of microseconds, and a concrete function about
+    # half of what a function takes that looks for the one that fits.
     given = [inputs, d_outputs] if row.training else [inputs]
     arguments = [(*given, *([] if draw is None else [draw])) for draw in draws]
     one = tf.function(
         train if row.training else infer,
         input_signature=[*map(tf.TensorSpec.from_tensor, arguments[0])],
         jit_compile=jit_compile or None,
-    )
+    ).get_concrete_function()
     return lambda index: one(*arguments[index % len(arguments)])

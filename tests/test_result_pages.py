@@ -125,6 +125,8 @@ def test_a_model_is_measured_by_each_system(monkeypatch):
     ways = [("cudnn_rnn_tf", "layer"), ("torch", "packed"), ("torch", "padded")]
     ways += [("keras", "cuDNN")]
     assert found == {(*way, training): models.SAMPLES for way in ways for training in (True, False)}
+    (line,) = models.measure(model._replace(row=row), "cudnn_rnn_tf", of_memory=True)
+    assert line["training"] and line["peak_bytes"] is None and "ms" not in line
 
 
 @pytest.mark.usefixtures("on_cpu")
