@@ -36,6 +36,7 @@ else:
             "'tensorflow' before Keras is imported"
         )
 
+    from cudnn_rnn_tf import constants as _constants
     from cudnn_rnn_tf import contrib, convert, cudnn_rnn_ops, keras
     from cudnn_rnn_tf.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
     from cudnn_rnn_tf.commands.installation_info import __version__, info
@@ -56,7 +57,7 @@ else:
     from cudnn_rnn_tf.exports.portable import export_portable
     from cudnn_rnn_tf.initializers import AllGates, PerGate, TorchUniform
     from cudnn_rnn_tf.keras import accelerate, acceleration_report, registration, to_stock
-    from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
+    from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNN, CudnnRNNRelu, CudnnRNNTanh
     from cudnn_rnn_tf.ops import (
         op_gradients,  # noqa: F401 - Registers gradients.
         second_order,  # noqa: F401 - Registers a gradient.
@@ -75,6 +76,7 @@ else:
         "CudnnLSTM",
         "CudnnLSTMSaveable",
         "CudnnOpaqueParamsSaveable",
+        "CudnnRNN",
         "CudnnRNNRelu",
         "CudnnRNNReluSaveable",
         "CudnnRNNTanh",
@@ -100,6 +102,7 @@ else:
         "op_library_path",
         "to_stock",
     ]
+    __all__ += _constants.__all__
 
 
 def __dir__() -> list[str]:

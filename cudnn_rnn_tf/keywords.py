@@ -93,7 +93,8 @@ class ChecksKeywords:
     def __new__(cls: type[_Layer], *args: Any, **kwargs: Any) -> _Layer:
         """Makes a layer; the class says what its arguments, and those of its calls, mean."""
         # Before `__init__`, since Python would complain of missing arguments first.
-        _check(cls, cls.__name__, kwargs, "__init__", instead=cls._instead)
+        made: type = cls
+        check(made.__name__, kwargs, names_of(made, "__init__"), cls._instead)
         return super().__new__(cls, *args, **kwargs)
 
     # To a type checker, the classes with this one say what their calls take.
@@ -103,22 +104,22 @@ class ChecksKeywords:
             try:
                 return super().__call__(*args, **kwargs)
             except TypeError:
-                owner = f"a call of layer {self.name!r}"
-                _check(type(self), owner, kwargs, "call", "__call__", instead=_INSTEAD_IN_CALLS)
+                names = names_of(type(self), "call", "__call__")
+                check(f"a call of layer {self.name!r}", kwargs, names, _INSTEAD_IN_CALLS)
                 raise
 
 
 @functools.lru_cache
-def _names(layer: type, *methods: str) -> frozenset[str]:
+def names_of(layer: type, *methods: str) -> frozenset[str]:
     """Returns what methods of a class take; it passes on what it does not know to its bases."""
     own = (vars(base)[name] for base in layer.__mro__ for name in methods if name in vars(base))
     return frozenset(name for method in own for name in inspect.signature(method).parameters)
 
 
-def _check(
-    layer: type, owner: str, given: dict[str, Any], *methods: str, instead: Mapping[str, str] = {}
+def check(
+    owner: str, given: Mapping[str, Any], names: frozenset[str], instead: Mapping[str, str] = {}
 ) -> None:
-    names = _names(layer, *methods)
+    """Raises TypeError if an argument that is none of the names has one that is to be written."""
     for keyword in sorted(given.keys() - names):
         alike = difflib.get_close_matches(keyword, names, 1, cutoff=_ALIKE)
         hint = instead.get(keyword) or (f"did you mean {alike[0]!r}?" if alike else "")

@@ -38,7 +38,7 @@ def in_32_bits(lengths: tf.Tensor) -> tf.Tensor:
     if lengths.dtype == tf.int32:
         return lengths
     # A cast alone would take the lower half of a length, which may be one that fits.
-    return tf.cast(tf.clip_by_value(lengths, -1, tf.int32.max), tf.int32)
+    return tf.cast(tf.clip_by_value(lengths, tf.int32.min, tf.int32.max), tf.int32)
 
 
 def mask_from_lengths(

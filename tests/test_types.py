@@ -43,6 +43,9 @@ crnn.CudnnLSTM(2, 32)(np.zeros((2, 4, 16)), resets=np.zeros((2, 4), bool))
 crnn.CudnnLSTM(2, 32)(np.zeros((2, 4, 16)), reset=np.zeros((2, 4), bool))  # error
 crnn.keras.LSTM(32)(np.zeros((2, 4, 16)), sequence_lengths=[4, 3])
 crnn.keras.LSTM(32)(np.zeros((2, 4, 16)), lengths=[4, 3])  # error
+crnn.CudnnLSTM(2, 32)(np.zeros((2, 4, 16)))()  # basedpyright: error
+crnn.keras.LSTM(32)(np.zeros((2, 4, 16)))()  # basedpyright: error
+outputs, h, c = crnn.CudnnLSTM(2, 32, return_state=True)(np.zeros((2, 4, 16)))
 crnn.cudnn_rnn_ops.CudnnGRU(1, 2, 3, direction=crnn.cudnn_rnn_ops.CUDNN_RNN_BIDIRECTION)
 crnn.cudnn_rnn_ops.cudnn_rnn_opaque_params_size("lsmt", 1, 2, 3)  # error
 crnn.contrib.CudnnLSTM(2, 32)(np.zeros((4, 2, 16)), training=False, scope="read")[1][0]

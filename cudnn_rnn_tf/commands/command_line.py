@@ -244,6 +244,7 @@ def parser() -> argparse.ArgumentParser:
         "package load OUT.keras. The exit status is 1 if the fused ops run no layer of the result.",
     )
     fast.add_argument("source", metavar="IN")
+    fast.usage = "%(prog)s [-h] [--dry-run] [--no-stacks] [--force] IN [OUT.keras]"
     out = fast.add_argument("target", metavar="OUT.keras", type=_target(".keras"))
     fast.add_argument(
         "--dry-run",

@@ -64,6 +64,7 @@ def from_keras(
             inputs or recurrent states, unless it is `for_inference`; a `merge_mode` other than
             "concat"), or layers of a stack do not fit together.
     """
+    network.check_options(from_keras, options)
     if isinstance(source, keras.Model):
         found = {key: stack for key, stack in recurrent_layers(source) if isinstance(stack, list)}
         _, source = network.pick(found, name, f"model {source.name!r}", "stacks of Keras's layers")

@@ -1,13 +1,15 @@
 """Represents a network as stacked NumPy arrays, which all formats are converted through."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants
-from cudnn_rnn_tf.config import DTYPES, RnnConfig
+from cudnn_rnn_tf.config import RnnConfig, check_dtype
+from cudnn_rnn_tf.keywords import check, names_of
 from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN, what_to_pass
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut, join, shapes
@@ -93,6 +95,12 @@ def pseudo_layers(layer: CudnnRNN) -> list[PseudoLayer]:
     ]
 
 
+def check_options(function: Callable[..., CudnnRNN], options: Mapping[str, Any]) -> None:
+    """Raises TypeError if one of a function's options for a layer's constructor is misspelt."""
+    names = names_of(CudnnLSTM, "__init__").union(inspect.signature(function).parameters)
+    check(function.__name__, options, names)
+
+
 def make_layer(
     rnn_mode: str,
     weights: Sequence[PseudoLayer],
@@ -117,12 +125,8 @@ def make_layer(
     """
     for pseudo_layer in weights:
         for tensor in pseudo_layer:
-            if tensor is not None and tensor.dtype.name not in DTYPES:
-                *others, last = DTYPES
-                raise ValueError(
-                    f"expected weights of type {', '.join(others)} or {last}, but received "
-                    f"{tensor.dtype.name}"
-                )
+            if tensor is not None:
+                check_dtype("the type of weights", tensor.dtype.name)
     bottom = weights[0]
     options = dict(options)
     options.setdefault("dtype", bottom.kernel.dtype.name)

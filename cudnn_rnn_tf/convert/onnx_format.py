@@ -86,6 +86,7 @@ def from_onnx(
     Warns:
         UserWarning: if the weights are quantized.
     """
+    network.check_options(from_onnx, options)
     networks = _graph_of(model).networks()
     try:
         _, found = network.pick(networks, name, "the ONNX model", "LSTM, GRU or RNN nodes")

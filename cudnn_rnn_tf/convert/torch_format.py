@@ -73,6 +73,7 @@ def from_torch(
             do not fit together.
         ImportError: if a file's format needs a package that is not installed.
     """
+    network.check_options(from_torch, options)
     if isinstance(source, (str, pathlib.Path)):
         source = read_state_dict(pathlib.Path(source))
     if not isinstance(source, Mapping):

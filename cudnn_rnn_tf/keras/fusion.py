@@ -33,7 +33,7 @@ _ACTIVATIONS: dict[Activation, tuple[Any, ...]] = {
     "hard_sigmoid": (keras.activations.hard_sigmoid, keras.ops.hard_sigmoid),
     "keras_2_hard_sigmoid": (keras_2_hard_sigmoid,),
 }
-_CELLS = (keras.layers.LSTMCell, keras.layers.GRUCell, keras.layers.SimpleRNNCell)
+CELLS = (keras.layers.LSTMCell, keras.layers.GRUCell, keras.layers.SimpleRNNCell)
 # One op runs several cells, of layers or of directions, if they agree in these.
 _ALIKE = (
     *("units", "use_bias", "activation", "recurrent_activation", "reset_after"),
@@ -56,7 +56,7 @@ class Fusion:
     def __bool__(self) -> bool:
         return not (self.not_in_inference or self.not_in_training)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         if self:
             return "runs fused"
         if self.not_in_inference:
@@ -86,7 +86,7 @@ def fusion_of(layer: keras.layers.RNN) -> Fusion:
 
 def _why_never(layer: keras.layers.RNN, cell: Any) -> str:
     """Returns why the fused ops do not run a cell of a layer, whether in training or not."""
-    if type(cell) not in _CELLS:
+    if type(cell) not in CELLS:
         return f"its cell is a {type(cell).__module__}.{type(cell).__qualname__}"
     if not rnn_mode_of(cell):
         return f"activation={shown(cell.activation)}"

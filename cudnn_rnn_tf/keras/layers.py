@@ -10,7 +10,9 @@ import tensorflow as tf
 from typing_extensions import Unpack
 
 from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import check_dtype
 from cudnn_rnn_tf.keras.fusion import (
+    CELLS,
     Fusion,
     cells_of,
     dropped_inputs,
@@ -77,6 +79,9 @@ class RNN(ChecksKeywords, TakesLengths, CompiledByXla, keras.layers.RNN):
         sequences_shape: Sequence[int | None],
         initial_state_shape: Any = None,
     ) -> None:
+        for cell in cells_of(self):
+            if isinstance(cell, CELLS):
+                check_dtype(f"dtype of layer {self.name!r}", cell.compute_dtype)
         super().build(sequences_shape, initial_state_shape)
         logger.info("layer %r %s", self.name, self.runs_fused)
 
@@ -115,6 +120,7 @@ class RNN(ChecksKeywords, TakesLengths, CompiledByXla, keras.layers.RNN):
         mask, resets = mask if isinstance(mask, _MaskAndResets) else (mask, None)
         reason = self.runs_fused.reason(training)
         if reason or not is_cell_dtype:
+            ops.check_are_real(f"inputs of layer {self.name!r}", sequences.dtype)
             if resets is not None:
                 reason = reason or f"its inputs are of type {sequences.dtype.name}"
                 raise ValueError(
@@ -189,8 +195,8 @@ class LSTM(RNN, keras.layers.LSTM):
             with the sequences, such as an `Embedding`'s.
         training: whether dropout acts.
         sequence_lengths: integers [B] in place of a mask, which Keras's layer has not: how many
-            steps of each sequence are to be read, each in [0, T]. Run eagerly, others raise a
-            ValueError; in a graph, more than T are as good as T, and less than 0 as good as 0.
+            steps of each sequence are to be read, each in [0, T]. Run eagerly, others are an
+            error; in a graph, more than T are as good as T, and less than 0 as good as 0.
         resets: boolean [B, T], true where a new segment of a sequence begins, before which the
             states are zeros; see `cudnn_rnn_tf.CudnnLSTM`. Keras's layer has not got them either,
             and where its loop runs, they are an error.
@@ -200,8 +206,9 @@ class LSTM(RNN, keras.layers.LSTM):
         `return_state`, a tuple of that and of the final h and c.
 
     Raises:
-        TypeError: if sequence lengths are not integers.
-        ValueError: if they are not of shape [B], or there is a mask as well; and as in Keras.
+        TypeError: if sequence lengths are not integers, or sequences no real numbers.
+        ValueError: if lengths are not of shape [B], or there is a mask as well; and as in Keras.
+        tf.errors.InvalidArgumentError: if, run eagerly, a sequence length is out of range.
 
     Example:
         ```python

@@ -48,9 +48,10 @@ class TakesLengths:
 
         Raises:
             TypeError: if the lengths are not integers.
-            ValueError: if the lengths are not of shape [B], the call is no part of a graph and a
-                length is not in [0, T], or there are lengths and a mask. A mask that the sequences
-                carry themselves, as `Embedding` makes it, is ignored.
+            ValueError: if the lengths are not of shape [B], or there are lengths and a mask. A
+                mask that the sequences carry themselves, as `Embedding` makes it, is ignored.
+            tf.errors.InvalidArgumentError: if the call is no part of a graph and a length is not
+                in [0, T].
         """
         layer: Any = self
         call = super().__call__  # type: ignore[misc]
@@ -80,7 +81,7 @@ class TakesLengths:
             resets: Any = None,
             *,
             sequence_lengths: Any = None,
-        ) -> Any: ...
+        ) -> tf.Tensor | Any: ...
     else:
         __call__ = _call
 
@@ -109,12 +110,13 @@ def _mask(owner: str, sequences: Any, sequence_lengths: Any) -> Any:
 
 
 def _check_lengths(owner: str, lengths: tf.Tensor, max_time: int | None) -> None:
-    """Raises ValueError if a length is out of range and the host need not wait for a GPU."""
+    """Raises the op's error if a length is out of range and the host need not wait for a GPU."""
     if max_time is None or not lengths.backing_device.endswith("CPU:0"):
         return
     values = lengths.numpy()
     for index in np.flatnonzero((values < 0) | (values > max_time))[:1]:
-        raise ValueError(
+        raise tf.errors.InvalidArgumentError(
+            *(None, None),
             f"sequence_lengths[{index}] of {owner} must lie in [0, {max_time}], but received "
-            f"{values[index]}"
+            f"{values[index]}",
         )

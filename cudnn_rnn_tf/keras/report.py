@@ -47,7 +47,7 @@ class AccelerationReport:
         """Whether any of them is a layer of `cudnn_rnn_tf.keras`."""
         return any(layer.replaced for layer in self.layers)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [f"Recurrent layers of model {self.model_name!r}:"]
         if not self.layers:
             return f"{lines[0]} none"

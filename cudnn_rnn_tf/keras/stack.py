@@ -78,7 +78,7 @@ class Stack(ChecksKeywords, TakesLengths, CompiledByXla):
             training: Any = None,
             *,
             sequence_lengths: Any = None,
-        ) -> Any: ...
+        ) -> tf.Tensor | Any: ...
 
     def compute_output_shape(self, sequences_shape: Sequence[int | None]) -> Any:
         for layer in self.layers:

@@ -91,8 +91,7 @@ class CudnnLSTM(_Gated):
     Called on inputs [B, T, I], the layer returns outputs [B, T, D * P] of its type; with
     `return_state`, a tuple of them and of the final states h [B, L * D, P] and c [B, L * D, H].
     P is `num_proj`, or H without it; D is the number of directions. The arguments of calls, and
-    those of the constructor but for these, are those of
-    `cudnn_rnn_tf.layers.rnn_layer.CudnnRNN`.
+    those of the constructor but for these, are those of `cudnn_rnn_tf.CudnnRNN`.
 
     Args:
         num_proj: size P of the recurrent projection, at most `num_units`; None for none.
@@ -231,7 +230,7 @@ class CudnnGRU(_Gated):
     Called on inputs [B, T, I], the layer returns outputs [B, T, D * H] of its type; with
     `return_state`, a tuple of them and of the final states [B, L * D, H]. D is the number of
     directions. The arguments of calls, and those of the constructor but for these, are those of
-    `cudnn_rnn_tf.layers.rnn_layer.CudnnRNN`.
+    `cudnn_rnn_tf.CudnnRNN`.
 
     Args:
         reset_after: whether the reset gate multiplies the product of the recurrent matrix, or h
@@ -326,7 +325,7 @@ class CudnnRNNTanh(CudnnRNN):
 
     Called on inputs [B, T, I], the layer returns outputs [B, T, D * H] of its type; with
     `return_state`, a tuple of them and of the final states [B, L * D, H]. D is the number of
-    directions. The arguments and errors are those of `cudnn_rnn_tf.layers.rnn_layer.CudnnRNN`.
+    directions. The arguments and errors are those of `cudnn_rnn_tf.CudnnRNN`.
 
     Example:
         ```python
@@ -347,7 +346,7 @@ class CudnnRNNRelu(CudnnRNN):
 
     Called on inputs [B, T, I], the layer returns outputs [B, T, D * H] of its type; with
     `return_state`, a tuple of them and of the final states [B, L * D, H]. D is the number of
-    directions. The arguments and errors are those of `cudnn_rnn_tf.layers.rnn_layer.CudnnRNN`.
+    directions. The arguments and errors are those of `cudnn_rnn_tf.CudnnRNN`.
 
     Example:
         ```python

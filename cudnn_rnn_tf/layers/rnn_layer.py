@@ -10,7 +10,15 @@ import tensorflow as tf
 from typing_extensions import Unpack
 
 from cudnn_rnn_tf import _private_names, ops
-from cudnn_rnn_tf.config import Algorithm, BiasMode, Direction, HasConfig, InputMode, RnnConfig
+from cudnn_rnn_tf.config import (
+    Algorithm,
+    BiasMode,
+    Direction,
+    HasConfig,
+    InputMode,
+    RnnConfig,
+    check_dtype,
+)
 from cudnn_rnn_tf.keras.registration import signed
 from cudnn_rnn_tf.keywords import LayerOptions
 from cudnn_rnn_tf.layers import buffer_parts, opaque_kernel, reading_order, tf_keras
@@ -110,8 +118,8 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, Co
         the states.
 
     Raises:
-        TypeError: if inputs or states are tensors of another Keras than this one, `tf_keras`, or
-            `sequence_lengths` are not integers, or `resets` not boolean.
+        TypeError: if inputs or states are tensors of another Keras than this one, `tf_keras`,
+            inputs are no real numbers, `sequence_lengths` no integers, or `resets` not boolean.
         ValueError: if an argument is out of range or a shape does not fit.
         tf.errors.InvalidArgumentError: if a sequence length is out of range. For lengths in a
             GPU's memory, this package's own kernels for GPUs raise no error, but return NaN as all
@@ -155,6 +163,7 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, Co
         **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(dtype=dtype, name=name, **kwargs)
+        check_dtype("dtype", self.compute_dtype)
         self._config_arguments = {
             "num_layers": num_layers,
             "num_units": num_units,
@@ -333,6 +342,7 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, Co
             # Keras passes on the inputs' own mask itself.
             mask = None
         given = inputs if isinstance(inputs, tf.RaggedTensor) else tf.convert_to_tensor(inputs)
+        ops.check_are_real(f"inputs of layer {self.name!r}", given.dtype)
         if not given.dtype.is_floating or isinstance(inputs, np.ndarray):
             # Keras itself casts only floating-point inputs, and none of `stateless_call`.
             given = tf.cast(given, self.compute_dtype)
@@ -377,7 +387,7 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, Co
             training: bool | None = None,
             inputs_mask: Any = None,
             resets: Any = None,
-        ) -> Any: ...
+        ) -> tf.Tensor | Any: ...
 
     def _seed_of_masks(self) -> tf.Tensor | None:
         has_masks = self.dropout > 0 or self._config.has_zoneout

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import _private_names
-from cudnn_rnn_tf.config import Algorithm, RnnConfig
+from cudnn_rnn_tf.config import Algorithm, RnnConfig, check_dtype
 from cudnn_rnn_tf.ops.op_library import raw_ops
 
 # `forward` calls this function instead of the op, unless it is None.
@@ -204,7 +204,7 @@ def forward(
         zeros past a sequence's end.
 
     Raises:
-        ValueError: if a static shape does not fit the configuration, or cell sequences are asked
+        ValueError: if the inputs' type or a static shape does not fit, or cell sequences are asked
             of a network without c.
         TypeError: if params or states are not of the inputs' type, or resets not boolean.
         tf.errors.InvalidArgumentError: if a shape or a sequence length does not, when run.
@@ -213,6 +213,7 @@ def forward(
             "auto" and "persistent".
     """
     dtype = inputs.dtype
+    check_dtype("the type of inputs", dtype.name)
     if inputs.shape.rank not in (None, 3):
         layout = "[time, batch, input_size]" if time_major else "[batch, time, input_size]"
         raise ValueError(
@@ -346,7 +347,7 @@ def _lengths_where_they_are(lengths: Any) -> tf.Tensor:
     known = known.astype(np.int64, copy=False)
     if (known >> 31).any():
         # A cast alone would take the lower half of a length, which may be one that fits.
-        known = np.clip(known, -1, tf.int32.max)
+        known = np.clip(known, tf.int32.min, tf.int32.max)
     return tf.constant(known.astype(np.int32))
 
 
@@ -404,6 +405,12 @@ def kept_states(
         tf.compat.v1.placeholder_with_default(state, shape)
         for state, shape in zip(states, shapes, strict=True)
     ]
+
+
+def check_are_real(argument: str, dtype: tf.DType) -> None:
+    """Raises TypeError unless tensors of this type become a network's inputs without a loss."""
+    if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
+        raise TypeError(f"expected {argument} to be real numbers, but received {dtype.name}")
 
 
 def check_shape(

@@ -120,6 +120,7 @@ MODULE, PROGRAM = ["-m", "cudnn_rnn_tf"], ["cudnn-rnn-tf"]
         (["-um", "cudnn_rnn_tf"], ["--version"], 0, f"cudnn_rnn_tf {crnn.__version__}\n"),
         (["-mcudnn_rnn_tf"], ["--help"], 0, "accelerate"),
         (PROGRAM, ["convert", "--help"], 0, "--stock-keras"),
+        (PROGRAM, ["accelerate", "--help"], 0, "[--force] IN [OUT.keras]\n"),
         (MODULE, ["acelerate"], 2, "invalid choice: 'acelerate'"),
         (PROGRAM, ["bench", "--batch-size=none"], 2, "--batch-size"),
         (PROGRAM, ["export", "m.keras", "m.onxx"], 2, "the name to end in .onnx, .tflite or to"),

@@ -172,7 +172,7 @@ def external_weights(graph, nodes):
         (weights_in_a_cycle, "cycle at 'loop_1'"),
         (another_hidden_size, "hidden_size=7"),
         (hidden_size_of_text, "'hidden_size'.*type INT, but received STRING"),
-        (integer_weights, "weights of type float64.*int32"),
+        (integer_weights, "weights to be float64.*int32"),
         (short_weights, "cannot be read"),
         (external_weights, "no_such_file.bin"),
     ],

@@ -168,7 +168,7 @@ def test_a_report_of_a_model_that_was_not_accelerated():
     own = keras.Sequential([keras.Input((5, 3)), crnn.CudnnLSTM(1, 2, name="own")])
     assert outcomes(own) == {"own": "left: it is this package's already"}
     none = keras.Sequential([keras.Input((3,)), layers.Dense(1)], name="none")
-    assert str(crnn.acceleration_report(none)) == "Recurrent layers of model 'none': none"
+    assert repr(crnn.acceleration_report(none)) == "Recurrent layers of model 'none': none"
     with pytest.raises(TypeError, match="expected a Keras model, but received LSTM"):
         crnn.acceleration_report(layers.LSTM(2))
 

@@ -68,7 +68,7 @@ def test_what_the_ops_cannot_run_runs_as_keras_runs_it(class_name, options, reas
     check_equal(run(layer, inputs, False), run(stock, inputs, False))
     assert not fused_calls
     assert not layer.runs_fused
-    assert str(layer.runs_fused) == f"runs as Keras runs it: {reason}"
+    assert str(layer.runs_fused) == repr(layer.runs_fused) == f"runs as Keras runs it: {reason}"
     assert layer.supports_jit == stock.supports_jit
 
 

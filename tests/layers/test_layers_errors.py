@@ -30,6 +30,7 @@ INPUTS = normal(2, 4, 5)
         ("num_layers", 1.5, TypeError, ["an integer", "1.5"]),
         ("algorithm", "fastest", ValueError, ["'auto'", "'fastest'"]),
         ("seed", 1.5, TypeError, ["an integer or None", "1.5"]),
+        ("dtype", "int32", ValueError, ["float16 or bfloat16", "received int32"]),
         ("seed", True, TypeError, ["an integer or None", "True"]),
         ("kernel_initializer", "no_such", ValueError, ["no_such"]),
         ("no_such_argument", 1, ValueError, ["Unrecognized keyword arguments"]),
@@ -78,6 +79,9 @@ def test_arguments_of_other_packages(rnn_mode, arguments, words):
         (lambda: fused.CuDNNLSTM(3, return_sequence=True), "'return_sequences'"),
         (lambda: crnn.contrib.CudnnGRU(num_layer=1, num_units=3), "'num_layers'"),
         (lambda: crnn.contrib.CudnnGRU(1, 3)(INPUTS, initial_states=()), "'initial_state'"),
+        (lambda: crnn.convert.from_keras(None, for_infrence=True), "'for_inference'"),
+        (lambda: crnn.convert.from_torch({}, rnn_mod="gru"), "'rnn_mode'"),
+        (lambda: crnn.convert.from_onnx(None, return_sequence=True), "'return_sequences'"),
     ],
 )
 def test_misspelt_arguments(use, words):
@@ -101,6 +105,30 @@ def test_arguments_of_calls_as_pytorch_names_them(layer):
         layer(INPUTS, lengths=[4, 3])
     with pytest.raises(TypeError, match="has no argument 'hx': write initial_state="):
         layer(INPUTS, hx=None)
+
+
+@pytest.mark.parametrize("layer", [make("gru"), fused.LSTM(3), fused.Bidirectional(fused.GRU(3))])
+@pytest.mark.parametrize("dtype", ["complex64", "str"])
+def test_inputs_that_are_no_real_numbers(layer, dtype):
+    with pytest.raises(TypeError, match="expected inputs of layer '.*' to be real numbers, but"):
+        layer(INPUTS.astype(dtype))
+
+
+@pytest.mark.parametrize("length", [-2, 5])
+def test_lengths_out_of_range_are_told_as_they_came(length):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"but received {length}"):
+        make("gru")(INPUTS, sequence_lengths=np.array([4, length]))
+
+
+def test_types_that_no_network_has():
+    message = "expected .* to be float64, float32, float16 or bfloat16, but received "
+    with pytest.raises(ValueError, match=f"{message}int32"):
+        fused.LSTM(3, dtype="int32")(INPUTS)
+    with pytest.raises(ValueError, match=f"{message}int32"):
+        crnn.cudnn_rnn_ops.CudnnGRU(1, 3, 5, dtype=tf.int32)
+    numbers = [tf.zeros(shape, tf.complex64) for shape in ((4, 2, 5), (1, 2, 3), (90,))]
+    with pytest.raises(ValueError, match=f"{message}complex64"):
+        crnn.cudnn_rnn_ops.cudnn_gru(*numbers, is_training=False)
 
 
 def test_a_derived_class_has_arguments_of_its_own():
