@@ -199,15 +199,6 @@ def _integer(name: str, value: Any) -> int:
     return number
 
 
-def check_dtype(what: str, dtype: str) -> None:
-    """Raises ValueError if the ops do not run networks in a type."""
-    if dtype not in DTYPES:
-        *others, last = DTYPES
-        raise ValueError(
-            f"expected {what} to be {', '.join(others)} or {last}, but received {dtype}"
-        )
-
-
 def _string(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"expected {name} to be a string, but received {value!r}")

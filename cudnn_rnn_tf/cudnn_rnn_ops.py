@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import cudnn_rnn_tf.constants as constants
 from cudnn_rnn_tf import ops
-from cudnn_rnn_tf.config import Direction, HasConfig, InputMode, RnnConfig, check_dtype
+from cudnn_rnn_tf.config import Direction, HasConfig, InputMode, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 from cudnn_rnn_tf.contrib import functions as _functions
 from cudnn_rnn_tf.contrib.functions import *  # noqa: F403 - It lists its public names.
@@ -47,7 +47,7 @@ class _CudnnRNN(HasConfig):
             self._rnn_mode, *sizes, input_mode, direction, dropout=rate_below_1(dropout)
         )
         self._dtype = tf.as_dtype(dtype)
-        check_dtype("dtype", self._dtype.name)
+        ops.check_dtype("dtype", self._dtype.name)
         self._dropout = dropout
         self._seed = seed
 

@@ -21,8 +21,10 @@ DOCS = ROOT / "docs"
 LATER = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/", "internals/")
 # The navigation names these.
 PAGES = (
+    "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     *(ROOT / "benchmarks" / "results").glob("*.md"),
 )
 LINK = re.compile(r"(?<=\]\()[^)#:\s]+(?=[#)])")

@@ -155,8 +155,8 @@ def test_missing_op_library_is_an_import_error(monkeypatch):
 
 
 def test_pages_have_one_way_to_install():
-    pages = [(ROOT / page).read_text() for page in ("README.md", "docs/index.md")]
-    commands = [re.search(r"## Install\n.*?```sh\n(.*?)```", page, re.DOTALL)[1] for page in pages]
+    pages = [(ROOT / page).read_text() for page in ("README.md", "docs/install.md")]
+    commands = [re.search(r"# Install\n.*?```sh\n(.*?)```", page, re.DOTALL)[1] for page in pages]
     assert commands[0] == commands[1]
 
 
@@ -192,7 +192,7 @@ def test_bounds_are_those_of_the_matrix(pyproject):
     assert [keras for _, keras in kerases] == fits
     tensorflows = re.findall(r'"([\d.]+)"', re.search(r"tensorflow: \[(.*)\]", workflow)[1])
     assert tuple(tensorflows) == load_script("build_pip_package").TENSORFLOWS
-    for page in ("README.md", "docs/index.md", "docs/supported.md"):
+    for page in ("README.md", "docs/install.md"):
         text = " ".join((ROOT / page).read_text().split())
         assert f"Python {pythons[0]} to {pythons[-1]}" in text, page
         first, last = map(re.escape, (tensorflows[0], tensorflows[-1]))

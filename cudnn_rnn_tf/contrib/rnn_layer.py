@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf._private_names import legacy_rnn_cells
-from cudnn_rnn_tf.config import Direction, HasConfig, InputMode, RnnConfig, check_dtype
+from cudnn_rnn_tf.config import Direction, HasConfig, InputMode, RnnConfig
 from cudnn_rnn_tf.contrib.network_calls import rate_below_1
 from cudnn_rnn_tf.contrib.saveable import CudnnOpaqueParamsSaveable
 from cudnn_rnn_tf.keywords import ChecksKeywords
@@ -42,7 +42,7 @@ class _CudnnRNN(ChecksKeywords, HasConfig, legacy_rnn_cells.base_layer.Layer):
         bias_initializer: Callable[..., Any] | None = None,
         name: str | tf.compat.v1.VariableScope | None = None,
     ):
-        check_dtype("dtype", tf.as_dtype(dtype).name)
+        ops.check_dtype("dtype", tf.as_dtype(dtype).name)
         if isinstance(input_mode, int):
             name_then = type(self).__name__
             raise TypeError(

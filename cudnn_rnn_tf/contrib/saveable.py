@@ -410,15 +410,7 @@ class CudnnRNNReluSaveable(CudnnOpaqueParamsSaveable):
     _format_converter_cls = CudnnParamsFormatConverterRelu
 
 
-_SAVEABLES = {
-    saveable._rnn_mode: saveable
-    for saveable in (
-        CudnnLSTMSaveable,
-        CudnnGRUSaveable,
-        CudnnRNNTanhSaveable,
-        CudnnRNNReluSaveable,
-    )
-}
+_SAVEABLES = {each._rnn_mode: each for each in CudnnOpaqueParamsSaveable.__subclasses__()}
 
 
 def RNNParamsSaveable(  # noqa: N802 - In contrib it was a class.

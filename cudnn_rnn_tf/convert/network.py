@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants
-from cudnn_rnn_tf.config import RnnConfig, check_dtype
+from cudnn_rnn_tf import constants, ops
+from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.keywords import check, names_of
 from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN, what_to_pass
@@ -126,7 +126,7 @@ def make_layer(
     for pseudo_layer in weights:
         for tensor in pseudo_layer:
             if tensor is not None:
-                check_dtype("the type of weights", tensor.dtype.name)
+                ops.check_dtype("the type of weights", tensor.dtype.name)
     bottom = weights[0]
     options = dict(options)
     options.setdefault("dtype", bottom.kernel.dtype.name)

@@ -10,7 +10,6 @@ import tensorflow as tf
 from typing_extensions import Unpack
 
 from cudnn_rnn_tf import ops
-from cudnn_rnn_tf.config import check_dtype
 from cudnn_rnn_tf.keras.fusion import (
     CELLS,
     Fusion,
@@ -81,7 +80,7 @@ class RNN(ChecksKeywords, TakesLengths, CompiledByXla, keras.layers.RNN):
     ) -> None:
         for cell in cells_of(self):
             if isinstance(cell, CELLS):
-                check_dtype(f"dtype of layer {self.name!r}", cell.compute_dtype)
+                ops.check_dtype(f"dtype of layer {self.name!r}", cell.compute_dtype)
         super().build(sequences_shape, initial_state_shape)
         logger.info("layer %r %s", self.name, self.runs_fused)
 

@@ -10,15 +10,7 @@ import tensorflow as tf
 from typing_extensions import Unpack
 
 from cudnn_rnn_tf import _private_names, ops
-from cudnn_rnn_tf.config import (
-    Algorithm,
-    BiasMode,
-    Direction,
-    HasConfig,
-    InputMode,
-    RnnConfig,
-    check_dtype,
-)
+from cudnn_rnn_tf.config import Algorithm, BiasMode, Direction, HasConfig, InputMode, RnnConfig
 from cudnn_rnn_tf.keras.registration import signed
 from cudnn_rnn_tf.keywords import LayerOptions
 from cudnn_rnn_tf.layers import buffer_parts, opaque_kernel, reading_order, tf_keras
@@ -34,8 +26,7 @@ from cudnn_rnn_tf.xla import CompiledByXla
 class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, CompiledByXla):
     """The base class of the four layers; it cannot be used on its own.
 
-    All matrices and biases are one variable, `kernel`. An optimizer that goes by variables trains
-    it in another way than the weights of Keras's layers: AdamW cannot exclude the biases from
+    All matrices and biases are one variable, `kernel`, so that AdamW cannot exclude the biases from
     weight decay, `clipnorm` clips one norm, Lamb has one trust ratio, Adafactor and Muon see no
     matrices. The layers of `cudnn_rnn_tf.keras` have Keras's weights.
 
@@ -163,7 +154,7 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, Co
         **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(dtype=dtype, name=name, **kwargs)
-        check_dtype("dtype", self.compute_dtype)
+        ops.check_dtype("dtype", self.compute_dtype)
         self._config_arguments = {
             "num_layers": num_layers,
             "num_units": num_units,

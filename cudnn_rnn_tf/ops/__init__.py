@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import _private_names
-from cudnn_rnn_tf.config import Algorithm, RnnConfig, check_dtype
+from cudnn_rnn_tf.config import DTYPES, Algorithm, RnnConfig
 from cudnn_rnn_tf.ops.op_library import raw_ops
 
 # `forward` calls this function instead of the op, unless it is None.
@@ -405,6 +405,15 @@ def kept_states(
         tf.compat.v1.placeholder_with_default(state, shape)
         for state, shape in zip(states, shapes, strict=True)
     ]
+
+
+def check_dtype(what: str, dtype: str) -> None:
+    """Raises ValueError if the ops do not run networks in a type."""
+    if dtype not in DTYPES:
+        *others, last = DTYPES
+        raise ValueError(
+            f"expected {what} to be {', '.join(others)} or {last}, but received {dtype}"
+        )
 
 
 def check_are_real(argument: str, dtype: tf.DType) -> None:
