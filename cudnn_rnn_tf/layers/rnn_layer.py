@@ -153,6 +153,8 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, Co
         zoneout: float = 0.0,
         **kwargs: Unpack[LayerOptions],
     ):
+        if not hasattr(self, "rnn_mode"):
+            raise TypeError("CudnnRNN is only a base class: make a CudnnLSTM, CudnnGRU or the like")
         super().__init__(dtype=dtype, name=name, **kwargs)
         ops.check_dtype("dtype", self.compute_dtype)
         self._config_arguments = {

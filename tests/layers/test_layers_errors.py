@@ -90,6 +90,11 @@ def test_misspelt_arguments(use, words):
         use()
 
 
+def test_the_base_class_is_no_layer():
+    with pytest.raises(TypeError, match="CudnnRNN is only a base class"):
+        crnn.CudnnRNN(1, 3)
+
+
 def test_what_no_name_is_like_is_left_to_keras():
     with pytest.raises(ValueError, match="Unrecognized keyword arguments"):
         fused.LSTM(3, states=True)
