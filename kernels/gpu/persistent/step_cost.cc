@@ -23,15 +23,7 @@ struct TeamStep {
   const int tiles = shape.warp_tiles(is_backward);
   const int pairs = shape.pairs(is_backward);
   const int rounds = shape.rounds();
-};
-
-// A step takes this, however many of the weights are in registers.
-struct StepCost {
-  // False if some warps have nothing to multiply, or too little.
-  bool fills_warps;
-  // The registers of a thread besides those for weights, about as compilers
-  // report them.
-  int registers;
+  const int quarter = CeilDiv(shape.warps, 4);  // Of a block's warps.
 };
 
 // A multiprocessor has four parts, each with a quarter of the registers, and a
@@ -75,6 +67,8 @@ const Architecture& ArchitectureOf(const DeviceLimits& gpu) {
 // The constants of a kind of team, of its forward and of its backward pass.
 struct Constants {
   double wait, of_byte;  // Cycles of an exchange, and of each byte of it.
+  // The registers of a thread besides those for weights and sums, about as
+  // compilers report them, and for each round of its cells.
   int registers, of_cell;
 };
 constexpr Constants kOfClusters[] = {{400.0, 0.1, 44, 26},
@@ -83,8 +77,12 @@ constexpr Constants kOfGrids[] = {{2000.0, 0.04, 44, 26},
                                   {1850.0, 0.12, 48, 28}};
 constexpr Constants kOfBands[] = {{2400.0, 0.1, 32, 32},
                                   {3000.0, 0.08, 48, 28}};
-// Teams of warpgroups that are no clusters exchange as those above do.
-constexpr Constants kOfWideGrids[] = {{0.0, 0.0, 95, 8}, {0.0, 0.0, 100, 20}};
+
+const Constants& ConstantsOf(const TeamStep& step) {
+  return (step.shape.is_cluster    ? kOfClusters
+          : step.shape.has_bands() ? kOfBands
+                                   : kOfGrids)[step.is_backward];
+}
 
 // The registers for a thread's sums and, unless numbers are multiplied
 // directly, for what they are split into or for those of all sequences.
@@ -122,8 +120,9 @@ int RegistersOfNorms(const TeamStep& step) {
 }
 
 // The registers of a thread whose warp multiplies alone.
-int RegistersOfWarps(const TeamStep& step, const Constants& of) {
+int RegistersOfWarps(const TeamStep& step) {
   const Shape& shape = step.shape;
+  const Constants& of = ConstantsOf(step);
   const int sums = RegistersOfSums(step);
   const int others = of.registers + RegistersOfNorms(step);
   const bool has_margin =
@@ -156,35 +155,34 @@ int RegistersOfWarps(const TeamStep& step, const Constants& of) {
          (has_many_units ? 12 * (step.rounds + step.tiles) : 0);
 }
 
-double ClusterWait(const TeamStep& step, int bytes) {
+// Returns the cycles until a block has so many bytes from its peers.
+double Exchange(const TeamStep& step, double bytes) {
   const Shape& shape = step.shape;
   // Without clusters, such a block exchanges with itself alone. No wait hides
   // that its threads load and store for many cells; this was measured where an
   // H200 imitates an A100.
-  if (!HasClusters(step.gpu)) return 2.0 * shape.block_units * shape.rows();
-  const Constants& of = kOfClusters[step.is_backward];
+  if (shape.is_cluster && !HasClusters(step.gpu)) {
+    return 2.0 * shape.block_units * shape.rows();
+  }
+  const Constants& of = ConstantsOf(step);
   return of.wait + of.of_byte * bytes;
 }
 
-double GridWait(const TeamStep& step) {
+// The bytes that a block receives in a step, as far as they cost.
+double ReceivedBytes(const TeamStep& step) {
   const Shape& shape = step.shape;
-  const Constants& of = kOfGrids[step.is_backward];
-  const int bytes = shape.step_bytes(step.is_backward);
+  const double bytes = shape.step_bytes(step.is_backward);
+  if (shape.is_cluster) return bytes;
+  if (shape.has_bands()) {
+    return step.is_backward ? bytes : shape.forward_sums_step_bytes();
+  }
   if (!step.is_backward) {
     const int rows = std::min(step.request.batch_size(), shape.rows());
-    return of.wait + of.of_byte * rows * bytes / shape.rows();
+    return bytes * rows / shape.rows();
   }
   // There are fewer floats in a byte to add.
-  constexpr double kOfByteOfFloats = 0.09;
   const bool is_tf32 = shape.data_bytes() == 4 && !shape.is_exact();
-  return of.wait + (is_tf32 ? kOfByteOfFloats : of.of_byte) * bytes;
-}
-
-double BandWait(const TeamStep& step) {
-  const Constants& of = kOfBands[step.is_backward];
-  return of.wait + of.of_byte * (step.is_backward
-                                     ? step.shape.backward_step_bytes()
-                                     : step.shape.forward_sums_step_bytes());
+  return is_tf32 ? 0.75 * bytes : bytes;
 }
 
 // The two exchanges of a cell that normalises. In other teams than clusters,
@@ -193,7 +191,7 @@ double BandWait(const TeamStep& step) {
 double WaitOfNorms(const TeamStep& step) {
   const Shape& shape = step.shape;
   if (shape.norms == 0) return 0.0;
-  if (shape.is_cluster) return 2.0 * ClusterWait(step, shape.norm_bytes() / 2);
+  if (shape.is_cluster) return 2.0 * Exchange(step, shape.norm_bytes() / 2);
   const int parts = shape.norm_parts(), lanes = shape.row_lanes();
   return 2.0 * (1500.0 * CeilDiv(parts, lanes) + 0.04 * shape.norm_bytes() +
                 (parts >= lanes     ? 0.0
@@ -201,39 +199,42 @@ double WaitOfNorms(const TeamStep& step) {
                                     : 2500.0 * step.rounds));
 }
 
-// Returns the cycles until a block has what its peers send in a step.
-double Wait(const TeamStep& step) {
+// The cycles of products: of warpgroups, or of a quarter of a block's warps. In
+// bands, where registers are full, a warp's products wait for its loads while
+// those of other warps go on, so only its own count.
+double Products(const TeamStep& step) {
+  // Split floats take three products of the tensor cores, and splitting them
+  // takes as long again: where an H100 ran the code of 8.0, a layer's steps
+  // took about as many cycles.
+  constexpr double kSplitProducts = 6.0;
   const Shape& shape = step.shape;
-  const double of_step =
-      shape.is_cluster ? ClusterWait(step, shape.step_bytes(step.is_backward))
-      : shape.has_bands() ? BandWait(step)
-                          : GridWait(step);
-  return of_step + WaitOfNorms(step);
+  if (shape.has_warpgroups) {
+    const double resident = shape.resident_pairs;
+    const double of_column = shape.rows() / 4.0;
+    return step.quarter * 2.0 * step.tiles *
+           (resident * 2.0 * of_column +
+            (step.pairs - resident) * (16.0 + of_column));
+  }
+  const double tiles = step.tiles * shape.row_tiles;
+  const double of_warp = 2.0 * step.pairs * tiles;
+  const Architecture& architecture = ArchitectureOf(step.gpu);
+  if (shape.products == Shape::kFused) {
+    // Lanes add the sums of each quad.
+    return step.quarter * (architecture.fused_cycles * of_warp + 60.0 * tiles);
+  }
+  return architecture.product_cycles * of_warp *
+         (shape.has_bands() ? 1.0 : step.quarter) *
+         (shape.products == Shape::kSplit ? kSplitProducts : 1.0);
 }
 
-// The products of a quarter of a block's warps, and what all warps read of
-// operands in shared memory. With fused multiply-adds, lanes read all sequences
-// of a group.
-double Products(const TeamStep& step) {
-  return CeilDiv(step.shape.warps, 4) * 2.0 * step.pairs * step.tiles *
-         step.shape.row_tiles;
-}
+// What all warps read of operands in shared memory. With fused multiply-adds,
+// lanes read all sequences of a group.
 double SharedReads(const TeamStep& step) {
   const Shape& shape = step.shape;
   const bool is_fused = shape.products == Shape::kFused;
   return 4.0 * shape.warps *
          (step.pairs * shape.row_tiles * (is_fused ? 4 : 1) +
           (step.pairs - shape.resident_pairs) * step.tiles * 2);
-}
-
-// The cycles that a warpgroup's products take.
-double WideProducts(const TeamStep& step) {
-  const Shape& shape = step.shape;
-  const double resident = shape.resident_pairs;
-  const double in_shared = step.pairs - resident;
-  const double of_column = shape.rows() / 4.0;
-  return CeilDiv(shape.warps, 4) * 2.0 * step.tiles *
-         (resident * 2.0 * of_column + in_shared * (16.0 + of_column));
 }
 
 // Products in float16 take powers of two. A backward pass finds the largest
@@ -250,141 +251,105 @@ double Powers(const TeamStep& step) {
          40.0 * std::max(0, shape.team - 8) * shape.is_cluster;
 }
 
-// This is the work of clusters, which may be single blocks, and of grids
-// without bands.
-double WorkOfWarps(const TeamStep& step) {
-  // Split floats take three products of the tensor cores, and splitting them
-  // takes as long again: where an H100 ran the code of 8.0, a layer's steps
-  // took about as many cycles.
-  constexpr double kSplitProducts = 6.0;
-  const Shape& shape = step.shape;
-  const Architecture& architecture = ArchitectureOf(step.gpu);
-  const int quarter = CeilDiv(shape.warps, 4);
-  double work = 200.0 * step.rounds + 100.0 * (shape.splits - 1) +
-                120.0 * quarter + SharedReads(step) + Powers(step);
-  if (shape.products == Shape::kFused) {
-    // Lanes add the sums of each quad.
-    work += architecture.fused_cycles * Products(step) +
-            60.0 * quarter * step.tiles * shape.row_tiles;
-  } else {
-    work += architecture.product_cycles * Products(step) *
-            (shape.products == Shape::kSplit ? kSplitProducts : 1.0);
-  }
-  // The stages of a stack check whether each number of their inputs is there.
-  if (shape.is_stack) work += 300.0 * step.rounds - 150.0;
-  // A cell that normalises adds sums over lanes.
-  return work + 20.0 * shape.norms * shape.warps * step.rounds;
-}
+// Coefficients of the terms of a block's work.
+struct WorkCost {
+  double products, powers, reads;  // Of what the functions above return.
+  // Cycles of each of a thread's rounds of cells, of the square of their
+  // number, of each round of each warp, of a step, of each warp of a quarter,
+  // and of each part of the sums but the first.
+  double round, square, cell, step, warp, split;
+};
 
-// The registers are full, so a warp's products wait for its loads, while those
-// of other warps go on.
-double WorkOfBands(const TeamStep& step) {
-  const double of_warp = Products(step) / CeilDiv(step.shape.warps, 4);
-  return 650.0 * step.rounds + 1.2 * SharedReads(step) + Powers(step) +
-         ArchitectureOf(step.gpu).product_cycles * of_warp *
-             (step.is_backward ? 3.7 : 2.0);
-}
-
-// Fitted to 24 layers of 384 to 2048 units, with a margin for others. Threads
-// of many cells lack registers.
-double WorkOfWideGrids(const TeamStep& step) {
-  const Shape& shape = step.shape;
-  const double wide = WideProducts(step), rounds = step.rounds;
-  const double margin = shape.products == Shape::kHalves ? 500.0 : 0.0;
-  return Powers(step) + (shape.has_bands() ? 2.0 * wide + 450.0 * rounds
-                         : step.is_backward
-                             ? 1.2 * wide + 100.0 * rounds + margin
-                             : wide + 1000.0 + 205.0 * rounds * rounds);
-}
-
-// Fitted to 40 runs of 128 to 512 units with 200 to 2048 sequences. More than
-// two tiles backward were not measured.
-double WorkOfWideClusters(const TeamStep& step) {
+// A row for each kind of team, of its forward and of its backward pass where
+// these differ. Those of grids with warpgroups were fitted to 24 layers of 384
+// to 2048 units, with a margin for others; threads of many cells lack
+// registers. Those of clusters with warpgroups were fitted to 40 runs of 128 to
+// 512 units with 200 to 2048 sequences; more than two tiles backward were not
+// measured.
+WorkCost WorkCostOf(const TeamStep& step) {
   const Shape& shape = step.shape;
   const bool halves = shape.products == Shape::kHalves;
-  const double cells = shape.warps * step.rounds;
-  const double squares = step.rounds * step.rounds;
-  const double wide = WideProducts(step);
-  if (step.is_backward) {
-    return wide + (step.tiles > 2 ? 100.0 * cells
-                   : halves       ? 60.0 * cells
-                                  : 24.0 * cells + 500.0);
+  const bool back = step.is_backward;
+  if (!shape.has_warpgroups) {
+    return shape.has_bands()
+               ? WorkCost{back ? 3.7 : 2.0, 1, 1.2, 650, 0, 0, 0, 0, 0}
+               : WorkCost{1, 1, 1, 200, 0, 0, 0, 120, 100};
+  }
+  if (!shape.is_cluster) {
+    return shape.has_bands() ? WorkCost{2, 1, 0, 450, 0, 0, 0, 0, 0}
+           : !back           ? WorkCost{1, 1, 0, 0, 205, 0, 1000, 0, 0}
+           : halves          ? WorkCost{1.2, 1, 0, 100, 0, 0, 500, 0, 0}
+                             : WorkCost{1.2, 1, 0, 100, 0, 0, 0, 0, 0};
+  }
+  if (back) {
+    return step.tiles > 2 ? WorkCost{1, 0, 0, 0, 0, 100, 0, 0, 0}
+           : halves       ? WorkCost{1, 0, 0, 0, 0, 60, 0, 0, 0}
+                          : WorkCost{1, 0, 0, 0, 0, 24, 500, 0, 0};
   }
   const RnnProblem& problem = step.request.problem;
   const double of_gates = (problem.spec.num_gates() + 1) / 5.0;
-  if (shape.forward_neighbours() == 1) {
-    const double of_cell = halves                ? 48.0
-                           : problem.is_training ? 48.0 * of_gates
-                                                 : 30.0;
-    return wide + 300.0 + Powers(step) + 12.0 * squares +
-           std::max(30.0, of_cell) * cells;
+  if (shape.forward_neighbours() == 2) {
+    return {1, 2.4 * of_gates, 0, 0, 27 * of_gates, 0, 300, 0, 0};
   }
-  return wide + 300.0 + of_gates * (2.4 * Powers(step) + 27.0 * squares);
+  const double of_cell = halves                ? 48.0
+                         : problem.is_training ? std::max(30.0, 48 * of_gates)
+                                               : 30.0;
+  return {1, 1, 0, 0, 12, of_cell, 300, 0, 0};
+}
+
+// Returns the cycles of a block in a step that are no waits.
+double Work(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  const WorkCost of = WorkCostOf(step);
+  const double rounds = step.rounds, cells = shape.warps * rounds;
+  return of.products * Products(step) + of.powers * Powers(step) +
+         of.reads * SharedReads(step) + of.round * rounds +
+         of.square * rounds * rounds + of.cell * cells + of.step +
+         of.warp * step.quarter + of.split * (shape.splits - 1) +
+         // The stages of a stack check whether each number of their inputs is
+         // there. A cell that normalises adds sums over lanes.
+         (shape.is_stack ? 300.0 * rounds - 150.0 : 0.0) +
+         20.0 * shape.norms * cells;
 }
 
 // Tells whether all warps, each with so many tiles or groups of them, have
-// some.
+// something to multiply, and enough of it.
 bool FillsWarps(const TeamStep& step) {
   const Shape& shape = step.shape;
-  return (step.is_backward
-              ? CeilDiv(shape.backward_groups(), shape.backward_warp_groups())
-              : CeilDiv(shape.forward_tiles(), step.tiles) * shape.splits) >=
-         shape.warps;
-}
-
-StepCost CostOfWarps(const TeamStep& step) {
-  const Constants* const of = step.shape.is_cluster    ? kOfClusters
-                              : step.shape.has_bands() ? kOfBands
-                                                       : kOfGrids;
-  return {FillsWarps(step), RegistersOfWarps(step, of[step.is_backward])};
-}
-
-StepCost CostOfWideClusters(const TeamStep& step) {
-  const Shape& shape = step.shape;
-  if (step.is_backward) {
-    const int useful =
-        CeilDiv(shape.backward_groups(), shape.backward_warp_groups());
-    const bool has_one_unit = shape.threads() % shape.block_units == 0;
-    return {2 * useful >= shape.warps,
-            shape.backward_has_few_cells()
-                ? 128
-                : 155 + (has_one_unit ? 10 : 12) * step.rounds};
-  }
-  const int neighbours = shape.forward_neighbours();
-  return {shape.block_units <= 8 * neighbours * shape.warps &&
-              CeilDiv(shape.block_units, 32 * neighbours) * 4 >= shape.warps,
-          neighbours == 1           ? 64 + 32 * shape.row_tiles
-          : shape.data_bytes() == 2 ? 60 + 38 * shape.row_tiles
-                                    : 58 + 50 * shape.row_tiles};
-}
-
-StepCost CostOfWideGrids(const TeamStep& step) {
-  const Shape& shape = step.shape;
-  const Constants& of = kOfWideGrids[step.is_backward];
-  const int registers = of.registers + of.of_cell * step.rounds;
+  const int groups = shape.backward_groups();
+  const int used = CeilDiv(groups, shape.backward_warp_groups());
   if (step.is_backward) {
     // A warpgroup is slow if some of its warps have fewer tiles than others.
-    return {shape.backward_groups() % shape.warps == 0,
-            registers + 8 * shape.row_tiles};
+    return !shape.has_warpgroups ? used >= shape.warps
+           : shape.is_cluster    ? 2 * used >= shape.warps
+                                 : groups % shape.warps == 0;
   }
-  return {FillsWarps(step),
-          registers + RegistersOfSums(step) + (shape.has_bands() ? 32 : 0)};
+  if (!shape.forward_holds_cells()) {
+    return CeilDiv(shape.forward_tiles(), step.tiles) * shape.splits >=
+           shape.warps;
+  }
+  const int neighbours = shape.forward_neighbours();
+  return shape.block_units <= 8 * neighbours * shape.warps &&
+         CeilDiv(shape.block_units, 32 * neighbours) * 4 >= shape.warps;
 }
 
-// A kind of team. A cluster may be a single block.
-struct Kind {
-  StepCost (*cost)(const TeamStep& step);
-  double (*work)(const TeamStep& step);  // The cycles that are no waits.
-  // Blocks that share a multiprocessor wait at the same time, but work one
-  // after the other, or partly so if each has few warps that wait for memory.
-  double work_of_others = 1.0;
-};
-Kind KindOf(const Shape& shape) {
-  if (shape.has_warpgroups) {
-    return shape.is_cluster ? Kind{CostOfWideClusters, WorkOfWideClusters, 0.75}
-                            : Kind{CostOfWideGrids, WorkOfWideGrids};
+// The registers of a thread, besides those for weights.
+int Registers(const TeamStep& step) {
+  const Shape& shape = step.shape;
+  if (!shape.has_warpgroups) return RegistersOfWarps(step);
+  if (!shape.is_cluster) {
+    return step.is_backward ? 100 + 20 * step.rounds + 8 * shape.row_tiles
+                            : 95 + 8 * step.rounds + RegistersOfSums(step) +
+                                  (shape.has_bands() ? 32 : 0);
   }
-  return {CostOfWarps, shape.has_bands() ? WorkOfBands : WorkOfWarps};
+  if (step.is_backward) {
+    if (shape.backward_has_few_cells()) return 128;
+    const bool has_one_unit = shape.threads() % shape.block_units == 0;
+    return 155 + (has_one_unit ? 10 : 12) * step.rounds;
+  }
+  return shape.forward_neighbours() == 1 ? 64 + 32 * shape.row_tiles
+         : shape.data_bytes() == 2       ? 60 + 38 * shape.row_tiles
+                                         : 58 + 50 * shape.row_tiles;
 }
 
 // Returns how often a multiprocessor has a share of the batch.
@@ -395,20 +360,24 @@ int Turns(const TeamStep& step) {
   return CeilDiv(teams, TeamsAtOnce(step.gpu, step.shape));
 }
 
-// Returns the cycles of a step of the whole batch.
-double Cycles(const TeamStep& step, const Kind& kind, const StepCost& cost) {
+// Returns the cycles of a step of the whole batch. Blocks that share a
+// multiprocessor wait at the same time, but work one after the other, or partly
+// so if each has few warps that wait for memory.
+double Cycles(const TeamStep& step) {
   const Shape& shape = step.shape;
   const DeviceLimits& gpu = step.gpu;
   const int registers =
-      CeilDiv(cost.registers + 8 * step.tiles * shape.resident_pairs, 8) * 8;
+      CeilDiv(Registers(step) + 8 * step.tiles * shape.resident_pairs, 8) * 8;
   const int room =
       std::min(gpu.registers / (shape.threads() * registers),
                BlocksWithMemory(gpu, shape.shared_bytes(step.is_backward)));
   const int turns = Turns(step);
   const int together = std::clamp(room, 1, turns);
+  const double of_others =
+      shape.has_warpgroups && shape.is_cluster ? 0.75 : 1.0;
   return CeilDiv(turns, together) *
-         (Wait(step) +
-          (1.0 + kind.work_of_others * (together - 1)) * kind.work(step));
+         (Exchange(step, ReceivedBytes(step)) + WaitOfNorms(step) +
+          (1.0 + of_others * (together - 1)) * Work(step));
 }
 
 // Returns the cycles in which clusters load the weights anew, for all shares of
@@ -442,10 +411,8 @@ int BlocksWithMemory(const DeviceLimits& gpu, int shared_bytes) {
 void AddDivision(const KernelRequest& request, const DeviceLimits& gpu,
                  Shape shape, std::vector<Division>* divisions) {
   const TeamStep step = {request, gpu, shape};
-  const Kind kind = KindOf(shape);
-  const StepCost cost = kind.cost(step);
-  const int room = RegistersOfThread(gpu, shape.warps) - cost.registers;
-  if (room < 0 || !cost.fills_warps || shape.warps % shape.splits != 0) return;
+  const int room = RegistersOfThread(gpu, shape.warps) - Registers(step);
+  if (room < 0 || !FillsWarps(step) || shape.warps % shape.splits != 0) return;
   const auto fits = [&] {
     return shape.shared_bytes(request.is_backward) <= gpu.shared_bytes;
   };
@@ -461,7 +428,7 @@ void AddDivision(const KernelRequest& request, const DeviceLimits& gpu,
       shape.has_warpgroups && shape.is_cluster ? std::min(gaining, most) : most;
   while (!fits() && shape.resident_pairs < most) ++shape.resident_pairs;
   if (fits()) {
-    divisions->push_back({shape, Cycles(step, kind, cost), LoadCycles(step)});
+    divisions->push_back({shape, Cycles(step), LoadCycles(step)});
   }
 }
 
