@@ -464,15 +464,16 @@ def test_half_types_agree_with_the_reference(case, network, kernels):
     check_means(network, library, case, dtype, allow_tf32=False, engine="steps")
 
 
-@pytest.mark.parametrize("rnn_mode", MODES)
-def test_gradients_over_many_steps(rnn_mode, network, kernels):
-    """The sums over steps are then divided into parts, 9 for 576 steps."""
+@pytest.mark.parametrize(
+    ("rnn_mode", "max_time", "lengths"),
+    [(mode, 72, range(0, 64, 8)) for mode in MODES] + [("gru", 293, (*range(6), 293))],
+)
+def test_gradients_over_many_steps(rnn_mode, max_time, lengths, network, kernels):
+    """The sums over steps are then divided into parts: 9 for 576 steps, 4 for 2051, 3 are left."""
     case = next(case for case in CASES if case.config.input_mode == "linear_input")
     config = dataclasses.replace(case.config, rnn_mode=rnn_mode, num_units=20)
-    lengths = tuple(range(0, 72, 8))[:8]
-    case = dataclasses.replace(
-        case, config=config, max_time=72, batch_size=8, sequence_lengths=lengths
-    )
+    sizes = {"max_time": max_time, "batch_size": len(lengths)}
+    case = dataclasses.replace(case, config=config, sequence_lengths=tuple(lengths), **sizes)
     check_floats(case, "float32", network, kernels, allow_tf32=False)
 
 

@@ -13,6 +13,12 @@ namespace {
 // as many as the multiprocessors of a GPU.
 constexpr int64_t kTileSize = 64, kMostTiles = 128;
 
+// In float32 without TF32, cuBLAS takes up to 2.2 times as long for a sum over
+// many steps as for as many parts of it as have this many numbers together. On
+// an H200, this held for matrices of up to 2^18 numbers, in parts of 1,000 to
+// 5,000 rows; larger ones gain nothing.
+constexpr int64_t kNumbersOfExact = int64_t{1} << 20;
+
 // In TF32, without operands in float16, the gradients of matrices with at least
 // this many numbers are computed from a transposed input or h. Then cuBLAS can
 // read this operand along the sum, which is over the steps. On an H200, with
@@ -56,21 +62,26 @@ int64_t LayerProducts::WidestInput() const {
 }
 
 // The parts are computed at the same time. cuBLAS divides such sums as well,
-// but into few parts, which it adds one after the other. The parts have the
-// same number of rows each, so there may be less of them than the GPU could
-// compute at the same time.
+// but into few parts, which it adds one after the other. Some rows may be left,
+// but those of operands in 16 bits or with TF32 are all in parts of the same
+// number, so there may be less of them than the GPU could compute at the same
+// time.
 int64_t LayerProducts::PartsOfSum(int64_t m, int64_t n) const {
   constexpr int64_t kFewestParts = 8, kFewestRows = 64;
+  constexpr int64_t kFewestOfExact = 4, kFewestRowsOfExact = 512;
   // The parts of an operand that is transposed are not some rows apart, but
   // even one gate's products with it have more tiles.
   static_assert(kMostTiles / kFewestParts * kTileSize * kTileSize <
                 kTransposedWeights / 4);
   const int64_t tiles = CeilDiv(m, kTileSize) * CeilDiv(n, kTileSize);
+  const int64_t of_exact = is_exact() ? std::min(kNumbersOfExact / (m * n),
+                                                 rows_ / kFewestRowsOfExact)
+                                      : 0;
   for (int64_t parts = std::min(kMostTiles / tiles, rows_ / kFewestRows);
-       parts >= kFewestParts; --parts) {
+       parts >= std::max(kFewestParts, of_exact); --parts) {
     if (rows_ % parts == 0) return parts;
   }
-  return 1;
+  return of_exact >= kFewestOfExact ? of_exact : 1;
 }
 
 ForwardProducts::ForwardProducts(const LayerProducts& all, bool has_powers,
@@ -125,7 +136,8 @@ BackwardProducts::BackwardProducts(const LayerProducts& all, Arena* arena)
   const auto sum = static_cast<int64_t>(SizeOf(SumType(problem_.dtype)));
   static_assert(kMostTiles * kTileSize * kTileSize >= Auxiliary::kMostSums);
   parts_ = arena->Take<char>(
-      sum * std::max(kMostTiles * kTileSize * kTileSize,
+      sum * std::max(is_exact() ? kNumbersOfExact
+                                : kMostTiles * kTileSize * kTileSize,
                      spec_.kind().num_vectors * spec_.num_units));
   const int64_t widest = std::max(WidestInput(), spec_.output_size());
   if (!halves_) {
@@ -268,6 +280,16 @@ RnnStatus BackwardProducts::Matrix(const Handles& handles, int64_t m, int64_t n,
   if (parts > 1) {
     CRNN_RETURN_IF_ERROR(
         auxiliary_.AddParts(handles.stream, m * n, parts, parts_, gradient));
+  }
+  const int64_t done = parts * of_part;
+  if (done < rows_) {
+    const auto rest = [&](Factor factor) {
+      factor.numbers =
+          static_cast<const float*>(factor.numbers) + done * factor.pitch;
+      return factor;
+    };
+    return Multiply(handles.blas, type(), m, n, rows_ - done, rest(of_products),
+                    rest(operand), {gradient, dtype, n, /*adds=*/true});
   }
   if (!halved) return {};
   return halves_->Unscale(handles.stream, m, n, n, /*of_rows=*/nullptr,

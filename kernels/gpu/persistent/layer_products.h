@@ -43,6 +43,10 @@ class LayerProducts {
   }
 
  protected:
+  // Tells whether floats keep all their digits.
+  bool is_exact() const {
+    return problem_.dtype == RnnDataType::kFloat32 && !allows_tf32_;
+  }
   // The columns of the widest matrix of the input side.
   int64_t WidestInput() const;
   // The length of a transposed operand's rows, which TF32 products want
