@@ -93,6 +93,8 @@ struct RnnProblem {
     if (has_recurrent_dropout()) return "recurrent_dropout in training";
     if (has_resets) return "resets";
     if (has_cell_sequences) return "the cell states of all steps";
+    // cuDNN would take equal sizes to mean that there is no projection.
+    if (spec.num_proj == spec.num_units) return "num_proj equal to num_units";
     return spec.is_in_cudnn() ? "" : spec.LackOfCudnn();
   }
   bool is_in_cudnn() const { return LackOfCudnn().empty(); }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -25,6 +27,78 @@ constexpr Numbered kChoices[] = {
      {GpuEngine::kKernels, CudnnAlgorithm::kStandard, /*is_stack=*/true}},
     {RnnAlgorithm::kPersistent, {GpuEngine::kSteps}}};
 
+// What an engine's passes take for a step of a layer in one direction, as
+// replayed graphs, besides the products over all steps: thousands of cycles of
+// an H200, and more for each of the following.
+struct PassCost {
+  double start;
+  double weights;         // A million numbers of the recurrent matrices.
+  double products;        // 10^9 products of a number and a state.
+  double gates;           // A million gates, which memory has to hold.
+  double of_gru = 0.0;    // A million gates of a GRU, besides.
+  double operands = 0.0;  // Weights again, once in a pass.
+};
+struct EngineCost {
+  double most_rows;  // From so many sequences on, products cost no more.
+  // What a second direction adds: shares of the start, and of all else.
+  double more_starts, more_work;
+  PassCost forward, backward;
+};
+constexpr double kAll = 1e9;
+// cuDNN's were fitted to 24 LSTMs and GRUs of 64 to 2048 units and 32 to 4096
+// sequences, whose passes were timed one by one, and to the networks of
+// benchmarks/results/gpu_rule.jsonl. In half types, cuDNN hides products over
+// all steps behind its own of large layers, and costs that much less here. Its
+// directions hardly run at the same time.
+constexpr EngineCost kCudnnHalf = {
+    256.0, 0.7, 0.7, {5.0, 0.53, 6.0, 8.7}, {6.9, 0.61, 0.0, 21.3, 11.3}};
+constexpr EngineCost kCudnnTf32 = {
+    kAll, 0.7, 0.7, {10.0, 1.58, 11.5, 7.5}, {1.8, 5.5, 0.0, 25.4, 72.0}};
+constexpr EngineCost kCudnnFloat = {
+    kAll, 0.7, 0.7, {13.7, 3.5, 70, 8.8}, {13.7, 3.5, 70, 22.8, 77.0}};
+// Those of single steps with products in 16 bits, of all directions at once,
+// were fitted to 23 networks of 64 to 1536 units and 32 to 2048 sequences and,
+// with large matrices in TF32, to others of 768 to 4096 units and 16 to 1024
+// sequences.
+constexpr EngineCost kSteps = {
+    kAll, 0.0, 1.0, {8.4, 0.52, 6.6, 12.7}, {10.0, 0.93, 9.6, 12.9}};
+constexpr EngineCost kLargeSteps = {
+    kAll, 0.0, 1.0, {5, 0.85, 5.6, 10.5, 3.5, 6}, {6, 1, 5.6, 14, 4.67, 15}};
+
+// The recurrent matrices have `outputs` columns, and cost `of_odd_units` times
+// as much if the number of units is no multiple of eight.
+double Cycles(const EngineCost& of, const RnnProblem& problem,
+              const DeviceLimits& gpu, int64_t outputs, double of_odd_units) {
+  const RnnSpec& spec = problem.spec;
+  const auto steps =
+      static_cast<double>(std::max<int64_t>(problem.max_time, 1));
+  const auto batch = static_cast<double>(problem.batch_size);
+  const double units =
+      1e-6 * static_cast<double>(spec.num_gates() * spec.num_units);
+  const double weights = units * static_cast<double>(outputs) *
+                         (spec.num_units % 8 == 0 ? 1.0 : of_odd_units);
+  const double products = 1e-3 * weights * std::min(batch, of.most_rows);
+  double starts = 0.0, work = 0.0;
+  for (const PassCost* pass : {&of.forward, &of.backward}) {
+    if (pass == &of.backward && !problem.is_training) break;
+    const double of_gru = spec.num_gates() == 3 ? pass->of_gru : 0.0;
+    starts += pass->start;
+    work += weights * (pass->weights + pass->operands / steps) +
+            products * pass->products + units * batch * (pass->gates + of_gru);
+  }
+  if (spec.num_dirs() == 2) {
+    starts *= 1.0 + of.more_starts;
+    work *= 1.0 + of.more_work;
+  }
+  return 1e3 * (starts + 132.0 / gpu.multiprocessors * work);
+}
+
+bool IsTf32(const RnnProblem& problem, bool allow_tf32,
+            const DeviceLimits& gpu) {
+  return problem.dtype == RnnDataType::kFloat32 && allow_tf32 &&
+         HasTf32(gpu.architecture);
+}
+
 // cuDNN's persist_static_small_h trains small LSTMs in TF32 faster than the
 // kernels of GPUs without clusters. As an A100, an H200 took 1.2 to 1.5 times
 // as long as small_h with one to three layers of 32 to 96 units and 16 or 64
@@ -33,202 +107,129 @@ constexpr Numbered kChoices[] = {
 bool IsForSmallH(const RnnProblem& problem, bool allow_tf32,
                  const DeviceLimits& gpu) {
   const RnnSpec& spec = problem.spec;
-  return gpu.largest_cluster == 1 && HasTf32(gpu.architecture) && allow_tf32 &&
-         problem.dtype == RnnDataType::kFloat32 && problem.is_training &&
-         problem.is_in_cudnn() && !problem.has_sequence_lengths &&
-         spec.has_c() && spec.num_dirs() == 1 &&
+  return gpu.largest_cluster == 1 && IsTf32(problem, allow_tf32, gpu) &&
+         problem.is_training && spec.has_c() && spec.num_dirs() == 1 &&
          spec.input_mode == InputMode::kLinear && spec.num_units <= 96 &&
          problem.batch_size <= 128;
 }
 
-// What cuDNN's passes take for a step of a layer in one direction, as replayed
-// graphs, besides the products over all steps: thousands of cycles of an H200.
-// They were fitted to 24 LSTMs and GRUs of 64 to 2048 units and 32 to 4096
-// sequences, whose passes were timed one by one, and to the networks of
-// benchmarks/results/gpu_rule.jsonl. In half types, cuDNN hides products over
-// all steps behind its own of large layers, and costs that much less here.
-struct PassCost {
-  double start;
-  double weights;   // For a million numbers of the recurrent matrices.
-  double products;  // For 10^9 products of a number and a state.
-  double gates;     // For a million gates, which memory has to hold.
-};
-struct TypeCost {
-  PassCost forward, backward;
-  double more_of_gru;  // A GRU's backward pass takes that much more for gates.
-  double most_rows;    // From so many sequences on, products cost no more.
-  // Weights, and products, cost so many times as much if the number of units is
-  // no multiple of eight.
-  double of_odd_units;
-};
-constexpr double kAllRows = 1e9;
-constexpr TypeCost kHalf = {
-    {5.0, 0.53, 6.0, 8.7}, {6.9, 0.61, 0.0, 21.3}, 11.3, 256.0, 3.0};
-constexpr TypeCost kTf32 = {
-    {10.0, 1.58, 11.5, 7.5}, {1.8, 5.5, 0.0, 25.4}, 72.0, kAllRows, 3.0};
-constexpr TypeCost kFloat = {
-    {13.7, 3.5, 70.0, 8.8}, {13.7, 3.5, 70.0, 22.8}, 77.0, kAllRows, 1.0};
-
-const TypeCost& CostsOf(const RnnProblem& problem, bool allow_tf32,
-                        const DeviceLimits& gpu) {
-  return problem.dtype != RnnDataType::kFloat32    ? kHalf
-         : allow_tf32 && HasTf32(gpu.architecture) ? kTf32
-                                                   : kFloat;
-}
-
-}  // namespace
-
-bool HasHalvedSteps(const RnnProblem& problem, bool allow_tf32,
-                    const DeviceLimits& gpu) {
-  const RnnSpec& spec = problem.spec;
-  // The estimate is too low for smaller matrices.
+// Tells whether single steps multiply large matrices in float16 in the place of
+// TF32.
+bool HasLargeSteps(const RnnProblem& problem, bool allow_tf32,
+                   const DeviceLimits& gpu) {
   constexpr int64_t kFewestWeights = int64_t{1} << 21;
-  return problem.has_bounded_floats() && allow_tf32 &&
-         HasTf32(gpu.architecture) &&
+  const RnnSpec& spec = problem.spec;
+  return IsTf32(problem, allow_tf32, gpu) && problem.has_bounded_floats() &&
          spec.num_gates() * spec.num_units * spec.output_size() >=
              kFewestWeights;
 }
 
-bool MayBeSteps(const RnnProblem& problem, bool allow_tf32,
-                const DeviceLimits& gpu) {
-  if (problem.has_sequence_lengths || !problem.is_in_cudnn() ||
-      problem.spec.num_proj == problem.spec.num_units) {
-    return true;
+// Returns the algorithms of cuDNN that a problem asks for, if cuDNN can run it.
+// Unless one is named, that comes first which is likely to be the fastest. The
+// limits come from 320 networks on an H200, as replayed graphs. With up to 128
+// units, small_h was 1.1 to 7.6 times as fast as standard in all of them.
+// persist_static was 1.2 to 4.5 times as fast with one sequence and, for LSTMs
+// in float16, 0.9 to 3.3 times with up to 32; with more, it was mostly slower.
+// Both are exact to about 1e-5 only, so they are for float16 and for float32
+// with TF32 allowed.
+std::vector<CudnnAlgorithm> CudnnAlgorithms(const RnnProblem& problem,
+                                            bool allow_tf32) {
+  if (!problem.is_in_cudnn()) return {};
+  for (const auto& [wish, choice] : kChoices) {
+    if (wish != problem.algorithm) continue;
+    if (choice.engine != GpuEngine::kCudnn) return {};
+    return {choice.algorithm};
   }
-  return HasHalvedSteps(problem, allow_tf32, gpu) &&
-         CyclesOfSteps(problem, gpu) < CyclesOfCudnn(problem, allow_tf32, gpu);
+  const bool is_half = problem.dtype == RnnDataType::kFloat16;
+  const bool is_tf32 = problem.dtype == RnnDataType::kFloat32 && allow_tf32;
+  const int64_t units = problem.spec.num_units;
+  const int64_t most_sequences = is_half && problem.spec.has_c() ? 32 : 2;
+  std::vector<CudnnAlgorithm> algorithms = {CudnnAlgorithm::kStandard};
+  if (problem.has_sequence_lengths || (!is_half && !is_tf32)) return algorithms;
+  if (units <= 128) {
+    algorithms.insert(algorithms.begin(), CudnnAlgorithm::kPersistStaticSmallH);
+  } else if (units <= 1024 && problem.batch_size <= most_sequences) {
+    algorithms.insert(algorithms.begin(), CudnnAlgorithm::kPersistStatic);
+  }
+  return algorithms;
 }
 
-// Constants were fitted to nets of 768 to 4096 units and 16 to 1024 sequences,
-// whose passes were timed one by one on an H200. Operands are made once in a
-// pass.
-double CyclesOfSteps(const RnnProblem& problem, const DeviceLimits& gpu) {
-  constexpr PassCost kForward = {5.0, 0.85, 5.6, 10.5};
-  constexpr PassCost kBackward = {6.0, 1.0, 5.6, 14.0};
-  constexpr double kOfOperands = 6.0, kOfOperandsInTraining = 21.0;
+}  // namespace
+
+double CyclesOfSteps(const RnnProblem& problem, bool allow_tf32,
+                     const DeviceLimits& gpu) {
   const RnnSpec& spec = problem.spec;
-  const double batch = static_cast<double>(problem.batch_size);
-  const double units =
-      1e-6 * static_cast<double>(spec.num_dirs() * spec.num_units);
-  const double weights =
-      units * static_cast<double>(spec.num_gates() * spec.output_size());
-  const double gates =
-      units * batch * static_cast<double>(spec.kind().num_slots);
-  double cycles = 0.0, fixed = 0.0;
-  for (const PassCost* pass : {&kForward, &kBackward}) {
-    if (pass == &kBackward && !problem.is_training) break;
-    fixed += pass->start;
-    cycles += weights * (pass->weights + 1e-3 * batch * pass->products) +
-              gates * pass->gates;
+  if (HasLargeSteps(problem, allow_tf32, gpu)) {
+    return Cycles(kLargeSteps, problem, gpu, spec.output_size(), 1.0);
   }
-  cycles += (problem.is_training ? kOfOperandsInTraining : kOfOperands) *
-            weights / static_cast<double>(problem.max_time);
-  return 1e3 * (fixed + 132.0 / gpu.multiprocessors * cycles);
+  const bool is_padded =
+      IsTf32(problem, allow_tf32, gpu) && problem.has_bounded_floats();
+  // Other floats took 0.99 to 1.3 times as long in five networks.
+  const double cycles =
+      is_padded || problem.dtype != RnnDataType::kFloat32
+          ? Cycles(kSteps, problem, gpu, spec.num_units, is_padded ? 1.0 : 3.0)
+          : 1.2 * CyclesOfCudnn(problem, allow_tf32, gpu);
+  // Nine networks took 1.4 to 2.7 times as long with layer normalization.
+  return spec.normalizes() ? 2.0 * cycles : cycles;
 }
 
 double CyclesOfCudnn(const RnnProblem& problem, bool allow_tf32,
                      const DeviceLimits& gpu) {
-  const RnnSpec& spec = problem.spec;
-  const double units = static_cast<double>(spec.num_units);
-  const double batch = static_cast<double>(problem.batch_size);
-  const TypeCost& costs = CostsOf(problem, allow_tf32, gpu);
-  const double weights = 1e-6 * spec.num_gates() * units * units *
-                         (spec.num_units % 8 == 0 ? 1.0 : costs.of_odd_units);
-  const double gates = 1e-6 * spec.num_gates() * units * batch;
-  const double products = 1e-3 * weights * std::min(batch, costs.most_rows);
-  const double fewer = 132.0 / gpu.multiprocessors;
-  double cycles = 0.0;
-  for (const PassCost* pass : {&costs.forward, &costs.backward}) {
-    const bool is_backward = pass == &costs.backward;
-    if (is_backward && !problem.is_training) break;
-    const double of_gates =
-        pass->gates + (is_backward && spec.rnn_mode == RnnMode::kGru
-                           ? costs.more_of_gru
-                           : 0.0);
-    cycles +=
-        pass->start + fewer * (weights * pass->weights +
-                               products * pass->products + gates * of_gates);
-  }
-  // The directions hardly run at the same time.
-  return 1e3 * cycles * (spec.num_dirs() == 2 ? 1.7 : 1.0);
-}
-
-bool OthersAreFaster(const RnnProblem& problem, bool allow_tf32,
-                     const DeviceLimits& gpu, double cycles) {
-  if (IsForSmallH(problem, allow_tf32, gpu)) return true;
-  double of_others = CyclesOfCudnn(problem, allow_tf32, gpu);
-  if (HasHalvedSteps(problem, allow_tf32, gpu)) {
-    of_others = std::min(of_others, CyclesOfSteps(problem, gpu));
-  }
-  // Single steps took at least that much longer with layer normalization.
-  if (problem.spec.normalizes()) of_others *= 2.5;
-  // Single steps run all of the padding, persistent kernels only some of it.
-  // Of 22 networks on an H200, with lengths from a quarter of the steps on,
-  // those were equally fast, to 5 %, that lay from 1.2 to 2.5.
-  constexpr double kMarginOfLengths = 1.6;
-  return cycles >
-         (problem.has_sequence_lengths ? kMarginOfLengths : 1.0) * of_others;
-}
-
-// The limits come from 320 networks on an H200, as replayed graphs. With up to
-// 128 units, small_h was 1.1 to 7.6 times as fast as standard in all of them.
-// persist_static was 1.2 to 4.5 times as fast with one sequence and, for LSTMs
-// in float16, 0.9 to 3.3 times with up to 32; with more, it was mostly slower.
-CudnnAlgorithm CudnnAlgorithmFor(const RnnProblem& problem, bool allow_tf32) {
-  const bool is_half = problem.dtype == RnnDataType::kFloat16;
-  const bool is_tf32 = problem.dtype == RnnDataType::kFloat32 && allow_tf32;
-  if (problem.has_sequence_lengths || (!is_half && !is_tf32)) {
-    return CudnnAlgorithm::kStandard;
-  }
-  if (problem.spec.num_units <= 128)
-    return CudnnAlgorithm::kPersistStaticSmallH;
-  const int64_t most_sequences = is_half && problem.spec.has_c() ? 32 : 2;
-  return problem.spec.num_units <= 1024 && problem.batch_size <= most_sequences
-             ? CudnnAlgorithm::kPersistStatic
-             : CudnnAlgorithm::kStandard;
+  const bool is_tf32 = IsTf32(problem, allow_tf32, gpu);
+  const bool is_exact = problem.dtype == RnnDataType::kFloat32 && !is_tf32;
+  return Cycles(is_exact  ? kCudnnFloat
+                : is_tf32 ? kCudnnTf32
+                          : kCudnnHalf,
+                problem, gpu, problem.spec.num_units, is_exact ? 1.0 : 3.0);
 }
 
 RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
                   const DeviceLimits& gpu, const KernelEstimate& kernels,
                   std::vector<GpuChoice>* choices) {
-  const RnnAlgorithm wish = problem.algorithm == RnnAlgorithm::kResident
-                                ? RnnAlgorithm::kAuto
-                                : problem.algorithm;
-  // With recurrent dropout, each gate's recurrent matrix reads h through a mask
-  // of its own, but cuDNN multiplies all gates' matrices by the same h.
-  const bool is_ours = !problem.is_in_cudnn();
-  const bool may_be_ours =
-      wish == RnnAlgorithm::kAuto || wish == RnnAlgorithm::kPersistent;
-  if (is_ours && !may_be_ours) {
+  // Single steps run all of the padding, persistent kernels only some of it.
+  // Of 22 networks on an H200, with lengths from a quarter of the steps on,
+  // those were equally fast, to 5 %, that lay from 1.2 to 2.5.
+  constexpr double kMarginOfLengths = 1.6;
+  const bool has_lengths = problem.has_sequence_lengths;
+  const RnnAlgorithm wish = problem.algorithm;
+  const bool may_be_ours = wish == RnnAlgorithm::kAuto ||
+                           wish == RnnAlgorithm::kResident ||
+                           wish == RnnAlgorithm::kPersistent;
+  if (!may_be_ours && !problem.is_in_cudnn()) {
     return {RnnStatus::Code::kUnimplemented,
             std::string("the algorithm ") + NameOf(wish) + " cannot run " +
                 problem.LackOfCudnn() + "; auto and persistent can"};
   }
-  const bool must_be_ours = is_ours || wish == RnnAlgorithm::kPersistent;
+  std::vector<std::pair<double, GpuChoice>> all;
+  if (may_be_ours && kernels.status.ok()) {
+    all.push_back(
+        {kernels.cycles,
+         {GpuEngine::kKernels, CudnnAlgorithm::kStandard, kernels.is_stack}});
+  }
+  const double of_cudnn = has_lengths ? std::numeric_limits<double>::infinity()
+                          : IsForSmallH(problem, allow_tf32, gpu)
+                              ? 0.0
+                              : CyclesOfCudnn(problem, allow_tf32, gpu);
+  const std::vector<CudnnAlgorithm> algorithms =
+      CudnnAlgorithms(problem, allow_tf32);
+  for (const CudnnAlgorithm each : algorithms) {
+    all.push_back({of_cudnn, {GpuEngine::kCudnn, each}});
+  }
   if (may_be_ours) {
-    const GpuChoice persistent = {GpuEngine::kKernels,
-                                  CudnnAlgorithm::kStandard, kernels.is_stack};
-    const bool may_be_steps = MayBeSteps(problem, allow_tf32, gpu);
-    const bool is_fast =
-        kernels.status.ok() &&
-        ((must_be_ours && !may_be_steps) ||
-         !OthersAreFaster(problem, allow_tf32, gpu, kernels.cycles));
-    if (is_fast) choices->push_back(persistent);
-    if (must_be_ours || may_be_steps) choices->push_back({GpuEngine::kSteps});
-    // Slower kernels are better than none.
-    if (must_be_ours && kernels.status.ok() && !is_fast) {
-      choices->push_back(persistent);
+    double cycles = CyclesOfSteps(problem, allow_tf32, gpu);
+    if (has_lengths) {
+      cycles *= kMarginOfLengths;
+    } else if (!algorithms.empty() &&
+               !HasLargeSteps(problem, allow_tf32, gpu)) {
+      // They were hardly measured beside cuDNN there.
+      cycles = std::max(cycles, of_cudnn);
     }
+    all.push_back({cycles, {GpuEngine::kSteps}});
   }
-  if (must_be_ours) return {};
-  for (const auto& [its_wish, choice] : kChoices) {
-    if (its_wish != wish) continue;
-    choices->push_back(choice);
-    return {};
-  }
-  const CudnnAlgorithm likely = CudnnAlgorithmFor(problem, allow_tf32);
-  choices->push_back({GpuEngine::kCudnn, likely});
-  if (likely != CudnnAlgorithm::kStandard) choices->emplace_back();
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return a.first < b.first;
+  });
+  for (const auto& [cycles, choice] : all) choices->push_back(choice);
   return {};
 }
 

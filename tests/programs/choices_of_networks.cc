@@ -1,6 +1,7 @@
 // Prints what the rule would run on an H100, the best first, for each network
 // that a line of the input describes: mode, layers, units, directions, batch,
-// time, type, training and lengths.
+// time, type, training, lengths and zoneout. Estimates follow, and whether
+// single steps are the best.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -28,7 +29,7 @@ int Main() {
   int directions;
   while (std::cin >> mode >> spec.num_layers >> spec.num_units >> directions >>
          problem.batch_size >> problem.max_time >> type >>
-         problem.is_training >> problem.has_sequence_lengths) {
+         problem.is_training >> problem.has_sequence_lengths >> spec.zoneout) {
     if (!ParseName(mode, &spec.rnn_mode)) return 1;
     spec.input_size = spec.num_units;
     spec.direction = directions == 2 ? Direction::kBidirectional
@@ -44,8 +45,9 @@ int Main() {
     for (const GpuChoice& choice : choices) {
       std::printf("%s ", NameOf(WishOf(choice)));
     }
-    std::printf("%.0f %.0f\n", estimate.cycles,
-                CyclesOfCudnn(problem, allow_tf32, gpu));
+    std::printf("%.0f %.0f %d\n", estimate.cycles,
+                CyclesOfCudnn(problem, allow_tf32, gpu),
+                choices[0].engine == GpuEngine::kSteps);
   }
   return 0;
 }

@@ -200,14 +200,6 @@ RnnStatus CudnnDescription::Build(cudnnHandle_t handle,
                   Describe(problem_)};
     }
   }
-  if (spec.num_proj == spec.num_units) {
-    // cuDNN would take equal sizes to mean that there is no projection.
-    return {RnnStatus::Code::kUnimplemented,
-            "cuDNN projects to fewer units than there are only; num_proj equal "
-            "to num_units runs with the algorithms auto and persistent, but "
-            "received " +
-                Describe(problem_)};
-  }
   CRNN_RETURN_IF_FAILED(dropout_.Create());
   const bool drops = problem_.has_dropout_between_layers();
   if (drops) {
