@@ -21,6 +21,8 @@ std::string ParamBlock::Name() const {
 ParamLayout::ParamLayout(const RnnSpec& spec)
     : pseudo_layers_(spec.num_pseudo_layers()) {
   const int64_t gates = spec.num_gates();
+  tensors_.reserve(spec.num_pseudo_layers() *
+                   (4 * gates + 1 + spec.kind().num_vectors));
   bool is_bias = false;
   const auto add = [&](int64_t layer, int64_t dir, int64_t id, int64_t rows,
                        int64_t cols) {

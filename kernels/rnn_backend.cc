@@ -1,6 +1,7 @@
 #include "kernels/rnn_backend.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace cudnn_rnn_tf {
 
@@ -15,6 +16,37 @@ RnnStatus LengthError(const RnnProblem& problem, int64_t index,
 }
 
 }  // namespace
+
+std::string RnnProblem::Error() const {
+  std::string error = spec.Error();
+  if (!error.empty()) return error;
+  constexpr uint64_t kMost = std::numeric_limits<int32_t>::max();
+  if (static_cast<uint64_t>(max_time) > kMost ||
+      static_cast<uint64_t>(batch_size) > kMost) {
+    return "the input's time and batch dimensions must fit 32 bits, but "
+           "received " +
+           std::to_string(max_time) + " and " + std::to_string(batch_size);
+  }
+  if (has_cell_sequences && !spec.has_c()) {
+    return std::string(
+               "cell_sequences are for LSTMs only, but received "
+               "rnn_mode '") +
+           spec.kind().name + "'";
+  }
+  // A pass may keep the inputs of the gates for every step. Networks for which
+  // that is more than any memory holds are refused.
+  const double steps = static_cast<double>(max_time) * batch_size;
+  if (steps * spec.num_pseudo_layers() *
+          (spec.num_gates() * spec.num_units + spec.input_size) >
+      1e15) {
+    return "the network, of " + std::to_string(spec.num_layers) +
+           " layers of " + std::to_string(spec.num_units) +
+           " units, is too large for " + std::to_string(batch_size) +
+           " sequences of " + std::to_string(max_time) + " steps of " +
+           std::to_string(spec.input_size) + " numbers";
+  }
+  return "";
+}
 
 RnnStatus NarrowLengths(const int64_t* lengths, const RnnProblem& problem,
                         std::vector<int32_t>* narrowed) {

@@ -72,6 +72,9 @@ struct RnnProblem {
   bool has_seed = true;
   RnnAlgorithm algorithm = RnnAlgorithm::kAuto;
 
+  // Returns what is wrong with the network or with these sizes, or an empty
+  // string. In a valid problem, no size of a buffer overflows.
+  std::string Error() const;
   bool has_dropout_between_layers() const {
     return is_training && spec.dropout > 0.0f && spec.num_layers > 1;
   }

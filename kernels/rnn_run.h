@@ -4,8 +4,8 @@
 #ifndef CUDNN_RNN_TF_KERNELS_RNN_RUN_H_
 #define CUDNN_RNN_TF_KERNELS_RNN_RUN_H_
 
-#include <limits>
 #include <mutex>
+#include <string>
 
 #include "kernels/op_backend.h"
 #include "kernels/op_tensors.h"
@@ -64,7 +64,6 @@ class RnnRunReader {
     RnnProblem& problem = run->problem;
     problem.spec = spec_;
     problem.spec.input_size = input.dim_size(2);
-    TF_RETURN_IF_ERROR(CheckSpec(problem.spec));
     problem.dtype = DataTypeOf(dtype);
     problem.max_time = input.dim_size(attrs_.time_major ? 0 : 1);
     problem.batch_size = input.dim_size(attrs_.time_major ? 1 : 0);
@@ -73,27 +72,11 @@ class RnnRunReader {
     problem.has_resets = attrs_.num_resets > 0;
     problem.has_cell_sequences = num_cells() > 0;
     problem.has_seed = num_seeds() > 0;
-    if (problem.max_time > std::numeric_limits<int32_t>::max() ||
-        problem.batch_size > std::numeric_limits<int32_t>::max()) {
-      return InvalidArgument(
-          "input's time and batch dimensions must fit 32 bits, but received "
-          "shape ",
-          input.DebugString());
-    }
+    const std::string error = problem.Error();
+    if (!error.empty()) return InvalidArgument(error);
 
     const RnnSpec& spec = problem.spec;
     const int64_t b = problem.batch_size;
-    // A pass may keep the inputs of the gates for every step. Networks for
-    // which that is more than any memory holds are refused, so that no size
-    // below overflows.
-    const double steps = static_cast<double>(problem.max_time) * b;
-    if (steps * spec.num_pseudo_layers() *
-            (spec.num_gates() * spec.num_units + spec.input_size) >
-        1e15) {
-      return InvalidArgument(
-          "the network, of ", spec.num_layers, " layers of ", spec.num_units,
-          " units, is too large for input of shape ", input.DebugString());
-    }
     const auto states = [&](int64_t n, TensorShape* shape) {
       const int64_t layers = spec.num_pseudo_layers();
       return TensorShape::BuildTensorShape(

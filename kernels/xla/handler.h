@@ -2,13 +2,18 @@
 #ifndef CUDNN_RNN_TF_KERNELS_XLA_HANDLER_H_
 #define CUDNN_RNN_TF_KERNELS_XLA_HANDLER_H_
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "kernels/keras_layout.h"
 #include "kernels/op_tensors.h"
+#include "kernels/param_layout.h"
 #include "kernels/rnn_backend.h"
 #include "kernels/xla/xla_call.h"
 #include "xla/ffi/api/c_api.h"
@@ -31,6 +36,8 @@ ffi::Error Handle(const Body& body) {
     return ToXla(body());
   } catch (const std::bad_alloc&) {
     return {ffi::ErrorCode::kResourceExhausted, "out of memory"};
+  } catch (const std::invalid_argument& error) {
+    return ffi::Error::InvalidArgument(error.what());
   } catch (const std::exception& error) {
     return ffi::Error::Internal(error.what());
   } catch (...) {
@@ -38,10 +45,108 @@ ffi::Error Handle(const Body& body) {
   }
 }
 
+// The sizes in bytes that a call's buffers have by what it says of itself.
+struct CallSizes {
+  std::vector<int64_t> args, results;
+};
+// That of the memory of a pass, which its plan tells.
+inline constexpr int64_t kAnySize = -1;
+
+// Returns the number of bytes, or more than any buffer has where the product
+// overflows.
+inline int64_t BytesOf(RnnDataType dtype, int64_t a, int64_t b, int64_t c = 1) {
+  const double bytes = static_cast<double>(SizeOf(dtype)) * a * b * c;
+  return static_cast<int64_t>(std::min(bytes, 1e18));
+}
+
+inline CallSizes SizesOf(const RnnProblem& problem, bool is_backward) {
+  const RnnSpec& spec = problem.spec;
+  std::string error = problem.Error();
+  const int64_t steps = problem.max_time * problem.batch_size;
+  if (error.empty() && steps == 0) error = "expected steps";
+  if (is_backward && !problem.is_training) error = "expected training";
+  if (!error.empty()) throw std::invalid_argument("XLA's call: " + error);
+  const auto rows = [&](int64_t n) { return BytesOf(problem.dtype, steps, n); };
+  const auto states = [&](int64_t n) {
+    return BytesOf(problem.dtype, spec.num_pseudo_layers(), problem.batch_size,
+                   n);
+  };
+  const int64_t input = rows(spec.input_size);
+  const int64_t output = rows(spec.layer_output_size());
+  const int64_t h = states(spec.output_size());
+  const int64_t c = states(spec.has_c() ? spec.num_units : 0);
+  const int64_t params = BytesOf(problem.dtype, ParamLayout(spec).size(), 1);
+  const int64_t lengths = problem.has_sequence_lengths ? problem.batch_size : 0;
+  CallSizes sizes = {{input, h, c, params, lengths * 8}, {}};
+  if (problem.has_seed) sizes.args.push_back(2 * 8);
+  if (is_backward) {
+    sizes.args.insert(sizes.args.end(), {output, h, c, output, h, c, kAnySize});
+    sizes.results = {input, h, c, params, kAnySize};
+  } else {
+    sizes.results = {output, h, c, kAnySize};
+  }
+  if (problem.has_resets) sizes.args.push_back(steps);
+  if (problem.has_cell_sequences) {
+    (is_backward ? sizes.args : sizes.results)
+        .push_back(rows(spec.num_dirs() * spec.num_units));
+  }
+  sizes.results.push_back(kAnySize);
+  return sizes;
+}
+inline CallSizes SizesOf(const XlaKerasTensors& call) {
+  const std::string error = call.spec.Error();
+  if (!error.empty()) throw std::invalid_argument("XLA's call: " + error);
+  const KerasLayout layout(call.spec);
+  CallSizes sizes;
+  for (const KerasTensor& tensor : layout.tensors()) {
+    sizes.args.push_back(BytesOf(call.dtype, tensor.size(), 1));
+  }
+  sizes.results.push_back(BytesOf(call.dtype, layout.size(), 1));
+  if (!call.to_params) std::swap(sizes.args, sizes.results);
+  return sizes;
+}
+// Lengths, places and steps have as many bytes as doubles.
+inline CallSizes SizesOf(const RnnMask& mask) {
+  const int64_t batch = mask.batch_size, time = mask.max_time;
+  const int64_t numbers = BytesOf(RnnDataType::kFloat64, batch, time);
+  return {{mask.is_shared ? time : numbers / 8},
+          {BytesOf(RnnDataType::kFloat64, batch, 1), numbers, numbers}};
+}
+inline CallSizes SizesOf(const StepMove& move) {
+  const int64_t batch = move.batch_size, time = move.max_time;
+  const int64_t rows = BytesOf(move.dtype, batch, time, move.width);
+  const int64_t numbers = BytesOf(RnnDataType::kFloat64, batch, time);
+  return {{rows, numbers, numbers}, {rows}};
+}
+
 class Buffers {
  public:
-  Buffers(const ffi::RemainingArgs& args, const ffi::RemainingRets& results)
-      : args_(args), results_(results) {}
+  // Throws std::invalid_argument if the buffers have other sizes. Otherwise a
+  // call in a damaged file would write past them.
+  Buffers(const ffi::RemainingArgs& args, const ffi::RemainingRets& results,
+          const CallSizes& sizes)
+      : args_(args), results_(results) {
+    const auto check = [](const std::string& kind, const auto& expected,
+                          size_t count, const auto& size) {
+      if (count != expected.size()) {
+        throw std::invalid_argument(
+            "expected " + std::to_string(expected.size()) + " " + kind +
+            "s of XLA's call, but received " + std::to_string(count));
+      }
+      for (size_t i = 0; i < count; ++i) {
+        if (expected[i] == kAnySize || expected[i] == size(i)) continue;
+        throw std::invalid_argument(
+            "expected " + kind + " " + std::to_string(i) +
+            " of XLA's call of " + std::to_string(expected[i]) +
+            " bytes, but received " + std::to_string(size(i)));
+      }
+    };
+    check("argument", sizes.args, args.size(), [&](size_t i) {
+      return static_cast<int64_t>(args.get<ffi::AnyBuffer>(i)->size_bytes());
+    });
+    check("result", sizes.results, results.size(),
+          [&](size_t i) { return static_cast<int64_t>(size(i)); });
+  }
 
   void* arg(int i) const {
     return args_.get<ffi::AnyBuffer>(i).value().untyped_data();
@@ -81,7 +186,7 @@ class Buffers {
   RnnForwardBuffers OfForward(const XlaPass& pass) const {
     RnnForwardBuffers buffers = ForwardBuffersOf(
         pass.problem, [&](int i) { return arg(i); },
-        static_cast<int>(kSeed + pass.num_seeds),
+        kSeed + (pass.problem.has_seed ? 1 : 0),
         [&](int i) { return result(i); });
     buffers.workspace = result(WorkspaceOf(pass.problem));
     return buffers;
@@ -91,7 +196,7 @@ class Buffers {
   RnnBackwardBuffers OfBackward(const XlaPass& pass) const {
     RnnBackwardBuffers buffers = BackwardBuffersOf(
         pass.problem, [&](int i) { return arg(i); },
-        static_cast<int>(kSeed + pass.num_seeds),
+        kSeed + (pass.problem.has_seed ? 1 : 0),
         [&](int i) { return result(i); });
     buffers.reserve_space = result(kUsedReserveSpace);
     buffers.workspace = result(kBackwardWorkspace);
@@ -103,7 +208,7 @@ class Buffers {
     for (size_t i = 0; i < layout.tensors().size(); ++i) {
       tensors.push_back(call.to_params ? arg(i) : result(i));
     }
-    return backend->MoveKerasTensors(layout, call.item_bytes, call.to_params,
+    return backend->MoveKerasTensors(layout, SizeOf(call.dtype), call.to_params,
                                      tensors,
                                      call.to_params ? result(0) : arg(0));
   }
@@ -142,10 +247,10 @@ struct Handlers {
   static ffi::Error Run(Context... context, ffi::Span<const int64_t> integers,
                         ffi::RemainingArgs args, ffi::RemainingRets results) {
     return Handle([&] {
+      const auto call = XlaCallOf<Call>(integers.begin(), integers.size());
+      const Buffers given(args, results, SizesOf(call));
       const Place place(context...);
-      return Buffers(args, results)
-          .Run(XlaCallOf<Call>(integers.begin(), integers.size()),
-               place.backend.get());
+      return given.Run(call, place.backend.get());
     });
   }
 
@@ -155,8 +260,8 @@ struct Handlers {
                             ffi::RemainingArgs args,
                             ffi::RemainingRets results) {
     return Handle([&]() -> RnnStatus {
-      const Buffers given(args, results);
       const auto pass = XlaCallOf<XlaPass>(integers.begin(), integers.size());
+      const Buffers given(args, results, SizesOf(pass.problem, is_backward));
       Place place(context..., pass.num_threads);
       std::shared_ptr<const RnnPlan> plan;
       RnnLengths lengths;
@@ -168,7 +273,7 @@ struct Handlers {
                                    &lengths);
       }
       const auto run = [&](auto buffers, auto run_pass) -> RnnStatus {
-        if (pass.num_seeds > 0) {
+        if (pass.problem.has_seed) {
           status = place.ReadSeed(*plan, given.arg(kSeed), &buffers);
           if (!status.ok()) return status;
         }

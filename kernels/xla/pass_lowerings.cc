@@ -36,7 +36,6 @@ class PassLowering : public Lowering {
     run->problem.is_training = is_training;
     TF_RETURN_IF_ERROR(reader_.CheckSeed(run->problem));
     pass->problem = run->problem;
-    pass->num_seeds = reader_.num_seeds();
     return absl::OkStatus();
   }
 

@@ -112,7 +112,7 @@ class KerasLowering : public ConversionLowering<KerasLayout> {
     }
     XlaKerasTensors call;
     call.spec = conversion_.spec();
-    call.item_bytes = tensorflow::DataTypeSize(context->input_type(0));
+    call.dtype = DataTypeOf(context->input_type(0));
     call.to_params = to_params;
     Call(context, kXlaKerasTensors, XlaConfig(call), inputs, shapes);
     return absl::OkStatus();

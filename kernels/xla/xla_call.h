@@ -24,7 +24,6 @@ inline constexpr char kXlaCall[] = "call";
 
 struct XlaPass {
   RnnProblem problem;
-  int64_t num_seeds = 0;
   // That of the plan by which the pass was compiled, by which it also runs.
   int choice = 0;
   // The threads that the sizes of the buffers are for.
@@ -34,7 +33,7 @@ struct XlaPass {
 // A move of the tensors of Keras's layers to the parameters, or from there.
 struct XlaKerasTensors {
   RnnSpec spec;
-  int64_t item_bytes = 4;
+  RnnDataType dtype = RnnDataType::kFloat32;
   bool to_params = true;
 };
 
@@ -42,7 +41,6 @@ struct XlaKerasTensors {
 template <typename Visit>
 constexpr void VisitFields(XlaPass& pass, Visit& visit) {
   VisitFields(pass.problem, visit);
-  visit(pass.num_seeds);
   visit(pass.choice);
   visit(pass.num_threads);
 }
@@ -50,7 +48,7 @@ template <typename Visit>
 constexpr void VisitFields(XlaKerasTensors& call, Visit& visit) {
   VisitFields(call.spec,
               [&](const char*, AttrOf, auto& field) { visit(field); });
-  visit(call.item_bytes);
+  visit(call.dtype);
   visit(call.to_params);
 }
 template <typename Visit>
@@ -108,10 +106,14 @@ struct FromIntegers {
 
   template <typename T>
   void operator()(T& field) {
-    if (next == end) throw std::out_of_range("XLA's call has too few numbers");
+    if (next == end)
+      throw std::invalid_argument("XLA's call has too few numbers");
+    if (*next < 0)
+      throw std::invalid_argument("XLA's call has a negative number");
     if constexpr (std::is_enum_v<T>) {
       if (static_cast<uint64_t>(*next) >= kNumNames<T>) {
-        throw std::out_of_range("XLA's call has a number that names nothing");
+        throw std::invalid_argument(
+            "XLA's call has a number that names nothing");
       }
     }
     if constexpr (std::is_same_v<T, float>) {
@@ -136,15 +138,15 @@ std::string XlaConfig(Call call) {
 }
 
 // Reads the array at run time. It may be in a file that another version wrote.
-// Throws std::out_of_range, which handlers catch, if it has another number of
-// elements, or one that is none of an enumeration's values.
+// Throws std::invalid_argument, which handlers catch, if it has another number
+// of elements, or one that is none of an enumeration's values.
 template <typename Call>
 Call XlaCallOf(const int64_t* integers, size_t size) {
   Call call;
   FromIntegers from = {integers, integers + size};
   VisitFields(call, from);
   if (from.next != from.end) {
-    throw std::out_of_range("XLA's call has too many numbers");
+    throw std::invalid_argument("XLA's call has too many numbers");
   }
   return call;
 }

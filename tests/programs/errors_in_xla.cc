@@ -28,8 +28,10 @@ int main() {
   }
   check(Handle([]() -> RnnStatus { throw std::bad_alloc(); }),
         ffi::ErrorCode::kResourceExhausted, "out of memory");
-  check(Handle([]() -> RnnStatus { throw std::out_of_range("too few"); }),
-        ffi::ErrorCode::kInternal, "too few");
+  check(Handle([]() -> RnnStatus { throw std::invalid_argument("few"); }),
+        ffi::ErrorCode::kInvalidArgument, "few");
+  check(Handle([]() -> RnnStatus { throw std::runtime_error("why"); }),
+        ffi::ErrorCode::kInternal, "why");
   if (failures == 0) std::puts("well");
   return failures;
 }
