@@ -25,10 +25,10 @@ namespace {
 template <typename Storage, typename Compute>
 class Adapter {
  public:
-  Adapter(const RnnProblem& problem, const PackedRows& rows, bool only_counts)
-      : problem_(problem), rows_(rows) {
-    if (only_counts) return;
-    caller_rows_ = rows.CallerRows(problem.time_major);
+  Adapter(const RnnProblem& problem, const PackedRows& rows)
+      : problem_(problem),
+        rows_(rows),
+        caller_rows_(rows.CallerRows(problem.time_major)) {
     const int64_t layers = problem.spec.num_pseudo_layers();
     const int64_t batch = problem.batch_size;
     for (int64_t state = 0; state < layers * batch; ++state) {
@@ -69,7 +69,8 @@ class Adapter {
  private:
   const RnnProblem& problem_;
   const PackedRows& rows_;
-  std::vector<int64_t> caller_rows_, state_rows_;
+  const std::vector<int64_t> caller_rows_;
+  std::vector<int64_t> state_rows_;
 };
 
 struct CpuPlan : RnnPlan {
@@ -118,8 +119,7 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
                         buffers.sequence_lengths.on_host, buffers.resets,
                         problem.time_major);
   Schedule schedule(ThreadsInForward(problem, ThisCore(problem), most_threads));
-  const Adapter<Storage, Compute> adapter(problem, rows,
-                                          workspace.only_counts());
+  const Adapter<Storage, Compute> adapter(problem, rows);
   CpuForwardCall<Compute> call = {};
   call.input = adapter.Sequences(buffers.input, spec.input_size);
   call.input_h = adapter.States(buffers.input_h, spec.output_size());
@@ -158,8 +158,7 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
                         buffers.sequence_lengths.on_host, buffers.resets,
                         problem.time_major);
   Schedule schedule(num_threads);
-  const Adapter<Storage, Compute> adapter(problem, rows,
-                                          workspace.only_counts());
+  const Adapter<Storage, Compute> adapter(problem, rows);
   CpuBackwardCall<Compute> call = {};
   call.input = adapter.Sequences(buffers.input, spec.input_size);
   call.params = NumbersOf<Storage, Compute>(buffers.params);
@@ -227,22 +226,18 @@ CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
   Dispatch(dtype, [&](auto storage, auto compute) {
     using Compute = decltype(compute);
     const auto stored = NumbersOf<decltype(storage), Compute>(params);
-    Schedule now = Schedule::Immediate();
-    const auto pack = [&](void* memory, size_t* bytes) {
-      Arena arena(memory);
+    const auto pack = [&](Arena arena, Schedule schedule) {
       std::vector<CpuForwardWeights<Compute>> weights;
       for (int64_t i = 0; i < spec.num_pseudo_layers(); ++i) {
-        weights.push_back(
-            network.PackForward(i, stored, WeightsForm::kPacked, &arena, &now));
+        weights.push_back(network.PackForward(i, stored, WeightsForm::kPacked,
+                                              &arena, &schedule));
       }
-      *bytes = arena.used();
+      if (arena.only_counts()) memory_.Grow(arena.used());
       return weights;
     };
-    size_t bytes = 0;
-    pack(nullptr, &bytes);
-    memory_.Grow(bytes);
+    pack(Arena(nullptr), Schedule(1));
     AdviseLargePages(memory_.data(), memory_.size());
-    weights_ = pack(memory_.data(), &bytes);
+    weights_ = pack(Arena(memory_.data()), Schedule::Immediate());
   });
 }
 

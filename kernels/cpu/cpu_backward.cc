@@ -98,7 +98,6 @@ void BackwardPass<T>::PackWeights(Stored<T> params, Arena* arena,
   if (offsets.vectors < 0) return;
   const int64_t numbers = cell_.num_vectors * units_;
   T* const vectors = pseudo_layer->vectors = arena->Take<T>(numbers);
-  if (arena->only_counts()) return;
   schedule->Add(1, 1,
                 [=, from = params.From(offsets.vectors)](int64_t, int64_t) {
                   from.Copy(numbers, vectors);
@@ -401,10 +400,8 @@ void BackwardPass<T>::Add(const CpuBackwardCall<T>& call,
   T* const dropped = has_dropout(spec_.num_layers - 1)
                          ? arena->Take<T>(max_rows * layer_out_)
                          : nullptr;
-  if (!arena->only_counts()) {
-    for (int64_t dir = 0; dir < dirs_; ++dir) {
-      previous_rows_[dir] = rows_.PreviousRows(dir);
-    }
+  for (int64_t dir = 0; dir < dirs_; ++dir) {
+    previous_rows_[dir] = rows_.PreviousRows(dir);
   }
   StoredRows<T> output_backprop = call.output_backprop;
   for (int64_t index = spec_.num_layers - 1; index >= 0; --index) {
@@ -424,7 +421,7 @@ void BackwardPass<T>::Add(const CpuBackwardCall<T>& call,
       const int64_t n = spec_.input_size;
       layer.input_backprop = {arena->Take<T>(max_rows * n), n};
     }
-    if (has_dropout(index) && !arena->only_counts()) {
+    if (has_dropout(index)) {
       DropOut(index, layer.input.numbers.InPlace(), dropped, schedule);
       layer.input = {{dropped}, layer_out_};
     }
@@ -438,14 +435,12 @@ void BackwardPass<T>::Add(const CpuBackwardCall<T>& call,
         }
       });
     }
-    if (!arena->only_counts()) {
-      AddGroups(
-          layer.groups, division_.parts,
-          [this, &call](const Group& group, Schedule* schedule) {
-            AddGroup(call, group, schedule);
-          },
-          schedule);
-    }
+    AddGroups(
+        layer.groups, division_.parts,
+        [this, &call](const Group& group, Schedule* schedule) {
+          AddGroup(call, group, schedule);
+        },
+        schedule);
     if (rows_.num_rows() > 0) AddSums(layer, call, arena, schedule);
     if (index > 0) output_backprop = {{between[(index - 1) % 2]}, layer_out_};
   }

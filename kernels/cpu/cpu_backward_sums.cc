@@ -28,11 +28,9 @@ void BackwardPass<T>::AddInputs(const Layer& layer, int64_t dir,
     product.b = PackMatrix(gates_, fan_in, MultipliesBfloat16(),
                            params.From(offsets.input_weights),
                            /*transposed=*/false, PackedForm(), arena, schedule);
-    if (arena->only_counts()) return;
     product.AddTo(schedule);
     return;
   }
-  if (arena->only_counts()) return;
   schedule->AddRanges(rows_.num_rows(), 16, [=](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
       if (dir == 0) std::fill_n(dx[row], units_, T(0));
@@ -68,9 +66,7 @@ void BackwardPass<T>::AddWeights(const Layer& layer,
                                  Destination<T> params_backprop, Arena* arena,
                                  Schedule* schedule) const {
   using Term = typename TransposedProducts<T>::Term;
-  TransposedProducts<T> products(
-      arena->only_counts() ? problem_.max_time * batch_ : rows_.num_rows(),
-      MultipliesBfloat16());
+  TransposedProducts<T> products(rows_.num_rows(), MultipliesBfloat16());
   const int64_t fan_in = spec_.layer_input_size(layer.index);
   const bool has_input_weights = spec_.has_input_weights(layer.index);
   const int64_t x = has_input_weights ? products.AddB(layer.input, fan_in) : -1;
@@ -130,7 +126,6 @@ void BackwardPass<T>::AddSums(const Layer& layer,
     AddInputs(layer, dir, call.params, arena, schedule);
   }
   AddWeights(layer, call.params_backprop, arena, schedule);
-  if (arena->only_counts()) return;
   AddVectors(layer, call.params_backprop, schedule);
   if (has_dropout(layer.index))
     DropOut(layer.index, dx.data, dx.data, schedule);

@@ -33,8 +33,6 @@ class ForwardPass : public CpuNetwork {
       layer.input = call.input;
       if (index > 0) layer.input = {{reserve.outputs[index - 1]}, layer_out_};
       LayOut(reserve, arena, &layer);
-      if (arena->only_counts()) continue;
-
       if (has_dropout(index)) {
         DropOut(index, layer.input.numbers.InPlace(), dropped, schedule);
         layer.input = {{dropped}, layer_out_};

@@ -77,7 +77,7 @@ RightMatrix<T> CpuNetwork::PackMatrix(int64_t depth, int64_t cols,
       break;
   }
   const RightMatrix<T> matrix(depth, cols, bfloat16, arena);
-  if (!arena->only_counts()) matrix.Pack(source, schedule);
+  matrix.Pack(source, schedule);
   return matrix;
 }
 
@@ -109,7 +109,6 @@ CpuForwardWeights<T> CpuNetwork::PackForward(int64_t pseudo_layer,
   weights.bias = arena->Take<T>(gates_);
   weights.candidate_bias = arena->Take<T>(units_);
   weights.vectors = arena->Take<T>(cell_.num_vectors * units_);
-  if (arena->only_counts()) return weights;
   schedule->Add(1, 1, [=, &offsets](int64_t, int64_t) {
     if (offsets.vectors >= 0) {
       params.From(offsets.vectors)

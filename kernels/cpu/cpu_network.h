@@ -98,7 +98,7 @@ struct CpuBackwardCall {
 
 // Both add a pass to the schedule and take its workspace from the arena. They
 // return what must live until the schedule has run, as must the call and what
-// all arguments refer to. If the arena only counts, nothing is added.
+// all arguments refer to. If the arena only counts, the schedule must not run.
 template <typename T>
 [[nodiscard]] std::shared_ptr<const void> AddForward(
     const RnnProblem& problem, const PackedRows& rows,
@@ -129,8 +129,8 @@ class CpuNetwork {
 
   // Takes memory for a pseudo-layer's weights from the arena and adds the work
   // that packs them to the schedule; the weights serve calls of any shape once
-  // it has run. The arena's buffer must outlive them. If the arena only counts,
-  // nothing is added. Forms other than kPacked need memory only for biases, but
+  // it has run, which it must not if the arena only counts. The arena's buffer
+  // must outlive them. Forms other than kPacked need memory only for biases, but
   // `params` must outlive them.
   template <typename T>
   CpuForwardWeights<T> PackForward(int64_t pseudo_layer, Stored<T> params,

@@ -460,7 +460,6 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
       packed.emplace_back(std::min(kPackedDepth, depth_ - first), right.cols,
                           bfloat16_, arena);
     }
-    if (arena->only_counts()) continue;
     schedule->AddTogether([&] {
       for (size_t i = 0; i < rights_.size(); ++i) {
         packed[i].Pack({rights_[i].rows.From(first)}, schedule);
@@ -490,7 +489,6 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
       }
     });
   }
-  if (arena->only_counts()) return;
   schedule->AddTogether([&] {
     constexpr int64_t kRange = 16384;
     for (const Conversion& conversion : conversions) {

@@ -87,8 +87,7 @@ class TransposedProducts {
   // A's columns to each array in `sums`, [rows].
   void AddA(Rows<const T> a, int64_t rows, std::vector<Term> terms,
             std::vector<Destination<T>> sums);
-  // Adds all products to the schedule, with memory from the arena. If the arena
-  // only counts, nothing is added.
+  // Adds all products to the schedule, with memory from the arena.
   void AddTo(Arena* arena, Schedule* schedule) const;
 
  private:
