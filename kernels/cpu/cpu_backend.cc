@@ -27,6 +27,8 @@ class Adapter {
  public:
   Adapter(const RnnProblem& problem, const PackedRows& rows)
       : problem_(problem),
+        spec_(problem.spec),
+        cells_(spec_.num_dirs() * spec_.num_units),
         rows_(rows),
         caller_rows_(rows.CallerRows(problem.time_major)) {
     const int64_t layers = problem.spec.num_pseudo_layers();
@@ -37,6 +39,54 @@ class Adapter {
     }
   }
 
+  CpuForwardCall<Compute> CallOf(const RnnForwardBuffers& buffers) const {
+    CpuForwardCall<Compute> call = {};
+    call.input = Sequences(buffers.input, spec_.input_size);
+    call.input_h = States(buffers.input_h, spec_.output_size());
+    call.input_c = States(buffers.input_c, spec_.num_units);
+    call.params = NumbersOf<Storage, Compute>(buffers.params);
+    call.output = Sequences(buffers.output, spec_.layer_output_size());
+    call.cell_sequences = Sequences(buffers.cell_sequences, cells_);
+    call.output_h = States(buffers.output_h, spec_.output_size());
+    call.output_c = States(buffers.output_c, spec_.num_units);
+    call.seed = buffers.seed;
+    return call;
+  }
+  CpuBackwardCall<Compute> CallOf(const RnnBackwardBuffers& buffers) const {
+    CpuBackwardCall<Compute> call = {};
+    call.input = Sequences(buffers.input, spec_.input_size);
+    call.params = NumbersOf<Storage, Compute>(buffers.params);
+    call.output_backprop =
+        Sequences(buffers.output_backprop, spec_.layer_output_size());
+    call.output_h_backprop =
+        States(buffers.output_h_backprop, spec_.output_size());
+    call.output_c_backprop = States(buffers.output_c_backprop, spec_.num_units);
+    call.cell_sequences_backprop =
+        Sequences(buffers.cell_sequences_backprop, cells_);
+    call.input_backprop = Sequences(buffers.input_backprop, spec_.input_size);
+    call.input_h_backprop =
+        States(buffers.input_h_backprop, spec_.output_size());
+    call.input_c_backprop = States(buffers.input_c_backprop, spec_.num_units);
+    call.params_backprop = NumbersOf<Storage, Compute>(buffers.params_backprop);
+    call.seed = buffers.seed;
+    return call;
+  }
+  // Fills what a pass leaves out with zeros.
+  void FillPadding(const RnnForwardBuffers& buffers, Schedule* schedule) const {
+    FillPadding(spec_.layer_output_size(), buffers.output, schedule);
+    if (problem_.has_cell_sequences) {
+      FillPadding(cells_, buffers.cell_sequences, schedule);
+    }
+  }
+  void FillPadding(const RnnBackwardBuffers& buffers,
+                   Schedule* schedule) const {
+    FillPadding(spec_.input_size, buffers.input_backprop, schedule);
+    if (rows_.num_rows() > 0) return;
+    std::fill_n(static_cast<Storage*>(buffers.params_backprop),
+                ParamLayout(spec_).size(), Storage());
+  }
+
+ private:
   // Sequences, or states in the order [L * D, B], with rows of n numbers.
   // Padding is never read.
   template <typename Data>
@@ -66,8 +116,9 @@ class Adapter {
     schedule->AddRanges(batch, 1, zero_padding);
   }
 
- private:
   const RnnProblem& problem_;
+  const RnnSpec& spec_;
+  const int64_t cells_;  // The numbers of a row of c.
   const PackedRows& rows_;
   const std::vector<int64_t> caller_rows_;
   std::vector<int64_t> state_rows_;
@@ -105,12 +156,11 @@ int64_t WorthThreads(const RnnProblem& problem, Pass pass, int64_t count,
 }
 
 // Runs the pass. If the buffers are null, it only computes their sizes.
-template <typename Storage, typename Compute>
-void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
-                const Threads& threads, int64_t most_threads,
-                const CpuPackedParams* packed, RnnBufferSizes* sizes) {
-  const RnnSpec& spec = problem.spec;
-  const int64_t cells = spec.num_dirs() * spec.num_units;
+template <typename Storage, typename Compute, typename Buffers>
+void RunPass(const RnnProblem& problem, const Buffers& buffers,
+             const Threads& threads, int64_t num_threads,
+             const CpuPackedParams* packed, RnnBufferSizes* sizes) {
+  constexpr bool is_forward = std::is_same_v<Buffers, RnnForwardBuffers>;
   Arena workspace(buffers.workspace);
   Arena reserve_arena(buffers.reserve_space);
   const CpuReserve<Compute> reserve(
@@ -118,78 +168,24 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
   const PackedRows rows(problem.max_time, problem.batch_size,
                         buffers.sequence_lengths.on_host, buffers.resets,
                         problem.time_major);
-  Schedule schedule(ThreadsInForward(problem, ThisCore(problem), most_threads));
+  Schedule schedule(
+      is_forward ? ThreadsInForward(problem, ThisCore(problem), num_threads)
+                 : num_threads);
   const Adapter<Storage, Compute> adapter(problem, rows);
-  CpuForwardCall<Compute> call = {};
-  call.input = adapter.Sequences(buffers.input, spec.input_size);
-  call.input_h = adapter.States(buffers.input_h, spec.output_size());
-  call.input_c = adapter.States(buffers.input_c, spec.num_units);
-  call.params = NumbersOf<Storage, Compute>(buffers.params);
-  if (packed != nullptr) call.packed = packed->weights<Compute>();
-  call.output = adapter.Sequences(buffers.output, spec.layer_output_size());
-  call.cell_sequences = adapter.Sequences(buffers.cell_sequences, cells);
-  call.output_h = adapter.States(buffers.output_h, spec.output_size());
-  call.output_c = adapter.States(buffers.output_c, spec.num_units);
-  call.seed = buffers.seed;
+  auto call = adapter.CallOf(buffers);
+  if constexpr (is_forward) {
+    if (packed != nullptr) call.packed = packed->weights<Compute>();
+  }
   const auto pass =
-      AddForward<Compute>(problem, rows, call, reserve, &workspace, &schedule);
+      AddPass(problem, rows, call, reserve, &workspace, &schedule);
   if (workspace.only_counts()) {
-    sizes->forward_workspace =
-        std::max(sizes->forward_workspace, workspace.used());
+    size_t* const size =
+        is_forward ? &sizes->forward_workspace : &sizes->backward_workspace;
+    *size = std::max(*size, workspace.used());
     sizes->reserve_space = reserve_arena.used();
     return;
   }
-  adapter.FillPadding(spec.layer_output_size(), buffers.output, &schedule);
-  if (problem.has_cell_sequences) {
-    adapter.FillPadding(cells, buffers.cell_sequences, &schedule);
-  }
-  schedule.Run(threads);
-}
-
-template <typename Storage, typename Compute>
-void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
-                 const Threads& threads, int64_t num_threads,
-                 RnnBufferSizes* sizes) {
-  const RnnSpec& spec = problem.spec;
-  Arena workspace(buffers.workspace);
-  Arena reserve_arena(buffers.reserve_space);
-  const CpuReserve<Compute> reserve(problem, &reserve_arena);
-  const PackedRows rows(problem.max_time, problem.batch_size,
-                        buffers.sequence_lengths.on_host, buffers.resets,
-                        problem.time_major);
-  Schedule schedule(num_threads);
-  const Adapter<Storage, Compute> adapter(problem, rows);
-  CpuBackwardCall<Compute> call = {};
-  call.input = adapter.Sequences(buffers.input, spec.input_size);
-  call.params = NumbersOf<Storage, Compute>(buffers.params);
-  call.output_backprop =
-      adapter.Sequences(buffers.output_backprop, spec.layer_output_size());
-  call.output_h_backprop =
-      adapter.States(buffers.output_h_backprop, spec.output_size());
-  call.output_c_backprop =
-      adapter.States(buffers.output_c_backprop, spec.num_units);
-  call.cell_sequences_backprop = adapter.Sequences(
-      buffers.cell_sequences_backprop, spec.num_dirs() * spec.num_units);
-  call.input_backprop =
-      adapter.Sequences(buffers.input_backprop, spec.input_size);
-  call.input_h_backprop =
-      adapter.States(buffers.input_h_backprop, spec.output_size());
-  call.input_c_backprop =
-      adapter.States(buffers.input_c_backprop, spec.num_units);
-  call.params_backprop = NumbersOf<Storage, Compute>(buffers.params_backprop);
-  call.seed = buffers.seed;
-  const auto pass =
-      AddBackward<Compute>(problem, rows, call, reserve, &workspace, &schedule);
-  if (workspace.only_counts()) {
-    sizes->backward_workspace = workspace.used();
-    sizes->reserve_space = reserve_arena.used();
-    return;
-  }
-  if (rows.num_rows() == 0) {
-    std::fill_n(static_cast<Storage*>(buffers.params_backprop),
-                ParamLayout(spec).size(), Storage());
-  }
-  adapter.FillPadding(spec.input_size, buffers.input_backprop, &schedule);
+  adapter.FillPadding(buffers, &schedule);
   schedule.Run(threads);
 }
 
@@ -261,12 +257,12 @@ std::shared_ptr<const RnnPlan> CpuBackend::MakePlan(
     // The workspace must suffice for calls whether or not they find the threads
     // at hand.
     for (const int64_t count : {plan->threads_woken, plan->threads_at_hand}) {
-      RunForward<Storage, Compute>(problem, {}, threads_, count, packed_.get(),
-                                   &plan->sizes);
+      RunPass<Storage, Compute>(problem, RnnForwardBuffers(), threads_, count,
+                                packed_.get(), &plan->sizes);
     }
     if (problem.is_training) {
-      RunBackward<Storage, Compute>(problem, {}, threads_,
-                                    plan->threads_backward, &plan->sizes);
+      RunPass<Storage, Compute>(problem, RnnBackwardBuffers(), threads_,
+                                plan->threads_backward, nullptr, &plan->sizes);
     }
   });
   return plan;
@@ -301,7 +297,7 @@ RnnStatus CpuBackend::Forward(const RnnPlan& plan,
   const bool at_hand = ours.threads_woken < ours.threads_at_hand &&
                        threads_.are_at_hand && threads_.are_at_hand();
   Dispatch(plan.problem.dtype, [&](auto storage, auto compute) {
-    RunForward<decltype(storage), decltype(compute)>(
+    RunPass<decltype(storage), decltype(compute)>(
         plan.problem, buffers, threads_,
         at_hand ? ours.threads_at_hand : ours.threads_woken, packed_.get(),
         nullptr);
@@ -312,9 +308,9 @@ RnnStatus CpuBackend::Forward(const RnnPlan& plan,
 RnnStatus CpuBackend::Backward(const RnnPlan& plan,
                                const RnnBackwardBuffers& buffers) {
   Dispatch(plan.problem.dtype, [&](auto storage, auto compute) {
-    RunBackward<decltype(storage), decltype(compute)>(
+    RunPass<decltype(storage), decltype(compute)>(
         plan.problem, buffers, threads_,
-        static_cast<const CpuPlan&>(plan).threads_backward, nullptr);
+        static_cast<const CpuPlan&>(plan).threads_backward, nullptr, nullptr);
   });
   return {};
 }

@@ -447,18 +447,18 @@ void BackwardPass<T>::Add(const CpuBackwardCall<T>& call,
 }
 
 template <typename T>
-std::shared_ptr<const void> AddBackward(const RnnProblem& problem,
-                                        const PackedRows& rows,
-                                        const CpuBackwardCall<T>& call,
-                                        const CpuReserve<T>& reserve,
-                                        Arena* arena, Schedule* schedule) {
+std::shared_ptr<const void> AddPass(const RnnProblem& problem,
+                                    const PackedRows& rows,
+                                    const CpuBackwardCall<T>& call,
+                                    const CpuReserve<T>& reserve, Arena* arena,
+                                    Schedule* schedule) {
   const auto pass = std::make_shared<BackwardPass<T>>(problem, rows, call.seed,
                                                       schedule->num_threads());
   pass->Add(call, reserve, arena, schedule);
   return pass;
 }
 #define CRNN_INSTANTIATE(T)                                            \
-  template std::shared_ptr<const void> AddBackward(                    \
+  template std::shared_ptr<const void> AddPass(                        \
       const RnnProblem&, const PackedRows&, const CpuBackwardCall<T>&, \
       const CpuReserve<T>&, Arena*, Schedule*)
 CRNN_INSTANTIATE(float);

@@ -497,18 +497,18 @@ class ForwardPass : public CpuNetwork {
 }  // namespace
 
 template <typename T>
-std::shared_ptr<const void> AddForward(const RnnProblem& problem,
-                                       const PackedRows& rows,
-                                       const CpuForwardCall<T>& call,
-                                       const CpuReserve<T>& reserve,
-                                       Arena* arena, Schedule* schedule) {
+std::shared_ptr<const void> AddPass(const RnnProblem& problem,
+                                    const PackedRows& rows,
+                                    const CpuForwardCall<T>& call,
+                                    const CpuReserve<T>& reserve, Arena* arena,
+                                    Schedule* schedule) {
   const auto pass = std::make_shared<ForwardPass<T>>(problem, rows, call.seed,
                                                      schedule->num_threads());
   pass->Add(call, reserve, arena, schedule);
   return pass;
 }
 #define CRNN_INSTANTIATE(T)                                           \
-  template std::shared_ptr<const void> AddForward(                    \
+  template std::shared_ptr<const void> AddPass(                       \
       const RnnProblem&, const PackedRows&, const CpuForwardCall<T>&, \
       const CpuReserve<T>&, Arena*, Schedule*)
 CRNN_INSTANTIATE(float);

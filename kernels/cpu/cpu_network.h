@@ -100,12 +100,14 @@ struct CpuBackwardCall {
 // return what must live until the schedule has run, as must the call and what
 // all arguments refer to. If the arena only counts, the schedule must not run.
 template <typename T>
-[[nodiscard]] std::shared_ptr<const void> AddForward(
-    const RnnProblem& problem, const PackedRows& rows,
-    const CpuForwardCall<T>& call, const CpuReserve<T>& reserve, Arena* arena,
-    Schedule* schedule);
+[[nodiscard]] std::shared_ptr<const void> AddPass(const RnnProblem& problem,
+                                                  const PackedRows& rows,
+                                                  const CpuForwardCall<T>& call,
+                                                  const CpuReserve<T>& reserve,
+                                                  Arena* arena,
+                                                  Schedule* schedule);
 template <typename T>
-[[nodiscard]] std::shared_ptr<const void> AddBackward(
+[[nodiscard]] std::shared_ptr<const void> AddPass(
     const RnnProblem& problem, const PackedRows& rows,
     const CpuBackwardCall<T>& call, const CpuReserve<T>& reserve, Arena* arena,
     Schedule* schedule);
@@ -130,8 +132,8 @@ class CpuNetwork {
   // Takes memory for a pseudo-layer's weights from the arena and adds the work
   // that packs them to the schedule; the weights serve calls of any shape once
   // it has run, which it must not if the arena only counts. The arena's buffer
-  // must outlive them. Forms other than kPacked need memory only for biases, but
-  // `params` must outlive them.
+  // must outlive them. Forms other than kPacked need memory only for biases,
+  // but `params` must outlive them.
   template <typename T>
   CpuForwardWeights<T> PackForward(int64_t pseudo_layer, Stored<T> params,
                                    WeightsForm form, Arena* arena,
