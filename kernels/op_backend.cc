@@ -35,6 +35,7 @@ std::shared_ptr<void> AllocateTemp(tensorflow::OpKernelContext* context,
 }
 
 absl::Status ToTensorFlow(const RnnStatus& status) {
+  static_assert(HasNumbersOfCodes<absl::StatusCode>());
   return {static_cast<absl::StatusCode>(status.code), status.message};
 }
 

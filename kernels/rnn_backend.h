@@ -20,7 +20,6 @@ namespace cudnn_rnn_tf {
 
 // The outcome of a backend call, without TensorFlow's types.
 struct [[nodiscard]] RnnStatus {
-  // The numbers are those of TensorFlow's errors and of XLA's.
   enum class Code {
     kOk = 0,
     kInvalidArgument = 3,
@@ -34,6 +33,20 @@ struct [[nodiscard]] RnnStatus {
 
   bool ok() const { return code == Code::kOk; }
 };
+// Tells whether codes of another library have the same numbers.
+template <typename Theirs>
+constexpr bool HasNumbersOfCodes() {
+  using Ours = RnnStatus::Code;
+  const auto is_same = [](Ours a, Theirs b) {
+    return static_cast<int>(a) == static_cast<int>(b);
+  };
+  return is_same(Ours::kOk, Theirs::kOk) &&
+         is_same(Ours::kInvalidArgument, Theirs::kInvalidArgument) &&
+         is_same(Ours::kResourceExhausted, Theirs::kResourceExhausted) &&
+         is_same(Ours::kFailedPrecondition, Theirs::kFailedPrecondition) &&
+         is_same(Ours::kUnimplemented, Theirs::kUnimplemented) &&
+         is_same(Ours::kInternal, Theirs::kInternal);
+}
 
 // What the caller wishes to run a network on a GPU; a CPU ignores it.
 // `standard` and the `persist_static` ones are algorithms of cuDNN,

@@ -25,6 +25,7 @@ namespace cudnn_rnn_tf {
 namespace ffi = xla::ffi;
 
 inline ffi::Error ToXla(const RnnStatus& status) {
+  static_assert(HasNumbersOfCodes<ffi::ErrorCode>());
   if (status.ok()) return ffi::Error::Success();
   return {static_cast<ffi::ErrorCode>(status.code), status.message};
 }
