@@ -224,6 +224,7 @@ struct RnnBackwardBuffers {
   const void* cell_sequences_backprop = nullptr;
   void* reserve_space = nullptr;
 
+  // A CPU leaves it out if it is null.
   void* input_backprop = nullptr;
   void* input_h_backprop = nullptr;
   void* input_c_backprop = nullptr;

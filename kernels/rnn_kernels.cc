@@ -220,8 +220,12 @@ class BackwardOp : public RnnOp {
                                 },
                                 run));
     const std::unique_ptr<RnnBackend> backend = MakeBackend(Device(), context);
-    Tensor* backprops[kNumBackprops];
-    for (int i = 0; i < kNumBackprops; ++i) {
+    // Nothing reads the gradient of what a model is given. In a graph,
+    // TensorFlow knows this.
+    const bool leaves_out_input =
+        !kIsGpu<Device> && !context->output_required(kInputBackprop);
+    Tensor* backprops[kNumBackprops] = {};
+    for (int i = leaves_out_input ? 1 : 0; i < kNumBackprops; ++i) {
       OP_REQUIRES_OK(context, context->allocate_output(
                                   i, context->input(i).shape(), &backprops[i]));
     }
@@ -262,6 +266,7 @@ class BackwardOp : public RnnOp {
                                           backend.get(), &workspace));
     for (Tensor* const tensor :
          {backprops[kInputBackprop], backprops[kParamsBackprop]}) {
+      if (tensor == nullptr) continue;
       backend->Prepare(DataOf(*tensor), tensor->TotalBytes());
     }
     // Kernels of GPUs load neighbouring numbers together, so tensors that begin
@@ -282,9 +287,11 @@ class BackwardOp : public RnnOp {
       }
       return copies.back().get();
     };
+    const auto backprop = [&](int i) {
+      return backprops[i] == nullptr ? nullptr : DataOf(*backprops[i]);
+    };
     RnnBackwardBuffers buffers =
-        BackwardBuffersOf(plan->problem, address, own_inputs,
-                          [&](int i) { return DataOf(*backprops[i]); });
+        BackwardBuffersOf(plan->problem, address, own_inputs, backprop);
     OP_REQUIRES_OK(context, status);
     buffers.sequence_lengths = run.sequence_lengths;
     std::copy_n(run.seed, 2, buffers.seed);

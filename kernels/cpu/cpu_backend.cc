@@ -80,7 +80,9 @@ class Adapter {
   }
   void FillPadding(const RnnBackwardBuffers& buffers,
                    Schedule* schedule) const {
-    FillPadding(spec_.input_size, buffers.input_backprop, schedule);
+    if (buffers.input_backprop != nullptr) {
+      FillPadding(spec_.input_size, buffers.input_backprop, schedule);
+    }
     if (rows_.num_rows() > 0) return;
     std::fill_n(static_cast<Storage*>(buffers.params_backprop),
                 ParamLayout(spec_).size(), Storage());

@@ -122,14 +122,16 @@ void BackwardPass<T>::AddSums(const Layer& layer,
                               const CpuBackwardCall<T>& call, Arena* arena,
                               Schedule* schedule) const {
   const Rows<T> dx = layer.input_backprop;
-  for (int64_t dir = 0; dir < dirs_; ++dir) {
+  const bool is_left_out = layer.index == 0 && !arena->only_counts() &&
+                           call.input_backprop.numbers.data == nullptr;
+  for (int64_t dir = 0; dir < dirs_ && !is_left_out; ++dir) {
     AddInputs(layer, dir, call.params, arena, schedule);
   }
   AddWeights(layer, call.params_backprop, arena, schedule);
   AddVectors(layer, call.params_backprop, schedule);
   if (has_dropout(layer.index))
     DropOut(layer.index, dx.data, dx.data, schedule);
-  if (layer.index > 0 || call.input_backprop.in_place()) return;
+  if (layer.index > 0 || is_left_out || call.input_backprop.in_place()) return;
   schedule->AddRanges(
       rows_.num_rows(), 16,
       [=, to = call.input_backprop](int64_t first, int64_t last) {

@@ -90,7 +90,7 @@ struct CpuBackwardCall {
   StoredRows<T> output_backprop;  // [N, D * P]
   StoredRows<T> output_h_backprop, output_c_backprop;
   StoredRows<T> cell_sequences_backprop;  // [N, D * H]
-  DestinationRows<T> input_backprop;      // [N, I]
+  DestinationRows<T> input_backprop;      // [N, I]; null to leave it out.
   DestinationRows<T> input_h_backprop, input_c_backprop;
   Destination<T> params_backprop;  // It is not written if there is no row.
   const uint64_t* seed;

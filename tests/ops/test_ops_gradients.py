@@ -103,6 +103,35 @@ def test_two_backwards_of_one_forward(rnn_mode):
             np.testing.assert_allclose(once, reference, rtol=0, atol=1e-5)
 
 
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_gradient_of_inputs_that_nobody_reads_is_left_out(name, dtype):
+    problem = dataclasses.replace(PROBLEMS[name], dtype=dtype, is_training=True)
+    v1, given = tf.compat.v1, problem.arguments()
+    with tf.Graph().as_default(), v1.Session() as session:
+        # TensorFlow would compute what depends on constants alone beforehand.
+        arguments = [v1.placeholder(a.dtype, a.shape) for a in given]
+        gradients = tf.gradients(problem.loss(*arguments), arguments)
+
+        def run(fetches: list[tf.Tensor]) -> tuple[list[np.ndarray], set[int]]:
+            """Returns the values, and which outputs the op has set."""
+            options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
+            trace = v1.RunMetadata()
+            feeds = {to: array.numpy() for to, array in zip(arguments, given, strict=True)}
+            values = session.run(fetches, feeds, options, trace)
+            nodes = [node for device in trace.step_stats.dev_stats for node in device.node_stats]
+            backward = next(node for node in nodes if node.node_name.endswith("Backward"))
+            return values, {output.slot for output in backward.output}
+
+        expected, slots = run(gradients)
+        assert 0 in slots
+        found, slots = run(gradients[1:])
+        assert 0 not in slots
+    for value, reference in zip(found, expected[1:], strict=True):
+        np.testing.assert_array_equal(value, reference)
+
+
 def call_raw_op(inputs: tf.Tensor) -> tf.Tensor:
     inputs = tf.transpose(inputs, (1, 0, 2))
     states = [np.zeros((1, inputs.shape[1], 3), "float32")] * 2
