@@ -63,20 +63,23 @@ struct NormRow {
       norms[k] = NormOfRow<T>(n, row, k, row.gates + k * row.stride);
     }
   }
+  // All but `last`.
   template <typename Memory>
-  void Load(Memory memory, int64_t j, Register<T>* z, Register<T>* y) const {
-    slots.Load(memory, j, z);
-    for (int k = 0; k < kLast; ++k) y[k] = norms[k].At(memory, j, z[k]);
+  NormStep<Cell, Register<T>> At(Memory memory, int64_t j,
+                                 const T* all_c) const {
+    NormStep<Cell, Register<T>> at = {};
+    slots.Load(memory, j, at.z);
+    for (int k = 0; k < kLast; ++k) at.y[k] = norms[k].At(memory, j, at.z[k]);
+    if constexpr (Cell::kReadsH) at.h = memory.Load(row.h_before + j);
+    if constexpr (Cell::kHasC) at.c = memory.Load(all_c + j);
+    return at;
   }
   // Computes what the last norm normalises.
   void Inner(int64_t n, const T* all_c, T* to) {
-    ForVectors<T>(n,
-                  [&](auto memory, int64_t j) __attribute__((always_inline)) {
-                    Register<T> z[Cell::kSlots], y[kLast], c = {};
-                    Load(memory, j, z, y);
-                    if constexpr (Cell::kHasC) c = memory.Load(all_c + j);
-                    memory.Store(to + j, Cell::Inner(functions, y, z, c));
-                  });
+    ForVectors<T>(
+        n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
+          memory.Store(to + j, Cell::Inner(functions, At(memory, j, all_c)));
+        });
     norms[kLast] = NormOfRow<T>(n, row, kLast, to);
   }
 };
@@ -96,14 +99,11 @@ CRNN_INLINES_ALL void NormForward(int64_t n, const CellRow<T>& given) {
   // h has the results of Inner until it is known itself.
   all.Inner(n, row.c, row.h);
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
-    Register<T> z[Cell::kSlots], y[kLast], h = {}, c = {};
-    all.Load(memory, j, z, y);
-    if constexpr (Cell::kReadsH) h = memory.Load(row.h_before + j);
-    const Register<T> last =
-        all.norms[kLast].At(memory, j, memory.Load(row.h + j));
-    Cell::Outer(all.functions, y, last, &h, &c);
-    if constexpr (Cell::kHasC) memory.Store(row.c + j, c);
-    memory.Store(row.h + j, h);
+    auto at = all.At(memory, j, row.c);
+    at.last = all.norms[kLast].At(memory, j, memory.Load(row.h + j));
+    Cell::Outer(all.functions, at, &at.h, &at.c);
+    if constexpr (Cell::kHasC) memory.Store(row.c + j, at.c);
+    memory.Store(row.h + j, at.h);
   });
 }
 
@@ -145,31 +145,27 @@ CRNN_INLINES_ALL void NormBackward(int64_t n, const CellRow<T>& given) {
   };
 
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
-    Register<T> z[Cell::kSlots], y[kLast], dy[kLast];
-    Register<T> h_before = {}, dc = {}, carry_h = {};
-    all.Load(memory, j, z, y);
-    if constexpr (Cell::kReadsH) h_before = memory.Load(row.h_before + j);
+    Register<T> dc = {}, carry_h = {}, dy[kLast];
+    auto at = all.At(memory, j, row.c_before);
     if constexpr (Cell::kHasC) dc = memory.Load(row.dc + j);
     const Register<T> x = memory.Load(inner + j);
+    at.last = all.norms[kLast].At(memory, j, x);
     const Register<T> d = Cell::OuterBackward(
-        all.functions, y, all.norms[kLast].At(memory, j, x), h_before,
-        memory.Load(row.dh + j), dc, &carry_h, dy);
+        all.functions, at, memory.Load(row.dh + j), dc, &carry_h, dy);
     if constexpr (Cell::kReadsH) memory.Store(row.dh + j, carry_h);
     meet(memory, j, kLast, x, d);
-    meet(memory, j, Cell::kOuterGate, z[Cell::kOuterGate],
+    meet(memory, j, Cell::kOuterGate, at.z[Cell::kOuterGate],
          dy[Cell::kOuterGate]);
   });
   finish(kLast);
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
-    Register<T> z[Cell::kSlots], y[kLast], dy[kLast], dz[Cell::kSlots];
-    Register<T> c_before = {}, dc = {};
-    all.Load(memory, j, z, y);
-    if constexpr (Cell::kHasC) c_before = memory.Load(row.c_before + j);
+    Register<T> dc = {}, dy[kLast], dz[Cell::kSlots];
+    const auto at = all.At(memory, j, row.c_before);
     const Register<T> d = through(memory, j, kLast, memory.Load(inner + j));
-    Cell::InnerBackward(all.functions, y, z, c_before, d, &dc, dy, dz);
+    Cell::InnerBackward(all.functions, at, d, &dc, dy, dz);
     if constexpr (Cell::kHasC) memory.Store(row.dc + j, dc);
     for (int k = 0; k < kLast; ++k) {
-      if (k != Cell::kOuterGate) meet(memory, j, k, z[k], dy[k]);
+      if (k != Cell::kOuterGate) meet(memory, j, k, at.z[k], dy[k]);
     }
     all.slots.ForEach(j, [&](int slot, T* at) {
       if (slot >= kLast) memory.Store(at, dz[slot]);

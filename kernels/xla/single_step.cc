@@ -1,6 +1,8 @@
 #include "kernels/xla/single_step.h"
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <vector>
 
 #include "kernels/param_layout.h"
@@ -118,12 +120,14 @@ class PseudoLayer {
       z[Cell::kGates] = OfState(*h, kJoint, 1);
     }
     if constexpr (Cell::kNorms > 0) {
-      XlaOp y[kJoint];
+      NormStep<Cell, XlaOp> at;
+      at.c = *c;
+      std::copy(std::begin(z), std::end(z), at.z);
       for (int gate = 0; gate < kJoint; ++gate) {
-        y[gate] = Normalized(functions, gate, z[gate]);
+        at.y[gate] = Normalized(functions, gate, z[gate]);
       }
-      const XlaOp inner = Cell::Inner(functions, y, z, *c);
-      Cell::Outer(functions, y, Normalized(functions, kJoint, inner), h, c);
+      at.last = Normalized(functions, kJoint, Cell::Inner(functions, at));
+      Cell::Outer(functions, at, h, c);
     } else {
       Cell::Forward(functions, z, h, c, kept);
     }

@@ -18,9 +18,9 @@ static Sum Normalised(const Norm<Sum>* norms, const Functions& functions, int k,
 }
 
 // The numbers of a cell at a step.
-struct NormedCell {
+struct NormedCell : NormStep<CellType, Sum> {
   Norm<Sum> norms[kNorms];
-  Sum z[kSlots], y[kLast], inner, last;
+  Sum inner;
 
   // Of what the backward pass has loaded.
   void Set(const Norm<Sum> (&loaded)[kNorms], const CellInputs& in,
@@ -29,6 +29,7 @@ struct NormedCell {
     for (int k = 0; k < kNorms; ++k) norms[k] = loaded[k];
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) z[slot] = ToFloat(in.gates[slot]);
+    h = ToFloat(in.h_before);
     SetInner(functions, ToFloat(in.c_before));
     SetLast(functions);
   }
@@ -43,12 +44,13 @@ struct NormedCell {
       of_row[k] = {k < kLast ? Sum(0) : norms[k].mean, norms[k].scale};
     }
   }
-  void SetInner(const Functions& functions, Sum c) {
+  void SetInner(const Functions& functions, Sum c_before) {
+    c = c_before;
 #pragma unroll
     for (int k = 0; k < kLast; ++k) {
       y[k] = Normalised(norms, functions, k, z[k]);
     }
-    inner = CellType::Inner(functions, y, z, c);
+    inner = CellType::Inner(functions, *this);
   }
   void SetLast(const Functions& functions) {
     last = Normalised(norms, functions, kLast, inner);
@@ -82,7 +84,7 @@ static void NormaliseCells(const Functions* functions, const Sum* c,
 
 // What the gradients of cells are computed from, besides the cells.
 struct NormedGradients {
-  Sum dh[kRounds], h_before[kRounds], c_before[kRounds];
+  Sum dh[kRounds];
   // The sums of the gradients of the vectors of a thread's units.
   Sum vectors[kOwnUnits][kVectors];
 
@@ -119,9 +121,9 @@ struct NormedGradients {
       if (!is_active(round)) continue;
       const NormedCell& cell = cells[round];
       Sum dy[kLast];
-      const Sum d = CellType::OuterBackward(
-          functions[round % kOwnUnits], cell.y, cell.last, h_before[round],
-          dh[round], carry_c[round], carry_h + round, dy);
+      const Sum d =
+          CellType::OuterBackward(functions[round % kOwnUnits], cell, dh[round],
+                                  carry_c[round], carry_h + round, dy);
       meet(round, kLast, cell.inner, d, of_outer[round]);
       meet(round, kOuter, cell.z[kOuter], dy[kOuter], of_outer[round] + 2);
     }
@@ -132,9 +134,8 @@ struct NormedGradients {
       const NormedCell& cell = cells[round];
       Sum dy[kLast];
       const Sum d = through(round, kLast, cell.inner, of_outer[round]);
-      CellType::InnerBackward(functions[round % kOwnUnits], cell.y, cell.z,
-                              c_before[round], d, carry_c + round, dy,
-                              of_slots[round]);
+      CellType::InnerBackward(functions[round % kOwnUnits], cell, d,
+                              carry_c + round, dy, of_slots[round]);
       of_slots[round][kOuter] =
           through(round, kOuter, cell.z[kOuter], of_outer[round] + 2);
 #pragma unroll

@@ -118,8 +118,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
   own.ForEach([&](int round, const Unit& at) {
     if (step >= 0) {
       const NormedCell& cell = cells[round];
-      CellType::Outer(functions[round], cell.y, cell.last, h + round,
-                      c + round);
+      CellType::Outer(functions[round], cell, h + round, c + round);
       Sum kept[kSlots];
       for (int slot = 0; slot < kSlots; ++slot) kept[slot] = cell.Kept(slot);
       StoreCell(at, step, h[round], c[round], kept);
@@ -178,8 +177,6 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
     if constexpr (CellType::kReadsH) in.h_before = FromFloat(HBefore(at, step));
     functions[round] = at.functions(step);
     cells[round].Set(norms, in, functions[round]);
-    gradients.h_before[round] = ToFloat(in.h_before);
-    gradients.c_before[round] = ToFloat(in.c_before);
     ReadGradients(at, step, gradients.dh + round, carry_c + round);
     gradients.dh[round] +=
         LoadItem(at.my.output_backprop, row * all.output_stride + at.unit);

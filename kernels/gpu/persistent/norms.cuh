@@ -298,7 +298,7 @@ class NormedForwardStep : public NormedStep<2 * kLast, 2> {
   }
   void Next(int round, const Functions& functions, const float*, float* h,
             float* c) const {
-    CellType::Outer(functions, cells_[round].y, cells_[round].last, h, c);
+    CellType::Outer(functions, cells_[round], h, c);
   }
   float Kept(int round, int slot) const { return cells_[round].Kept(slot); }
   void StoreNorms(int round, long long row, void* to) const {
@@ -332,8 +332,6 @@ class NormedBackwardStep : public NormedStep<4, 2 * kLast - 2> {
   void Prepare(int round, const CellInputs& in, const Loaded& loaded,
                const Functions& functions) {
     cells_[round].Set(loaded.norms, in, functions);
-    gradients_.h_before[round] = ToFloat(in.h_before);
-    gradients_.c_before[round] = ToFloat(in.c_before);
   }
   void Compute(int round, float dh, float*, float*, float*) {
     gradients_.dh[round] = dh;
