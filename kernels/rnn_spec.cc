@@ -51,10 +51,6 @@ constexpr const char* kNormsOfGru[] = {"reset_gate_gamma",  "reset_gate_beta",
                                        "update_gate_gamma", "update_gate_beta",
                                        "candidate_gamma",   "candidate_beta"};
 
-static_assert(static_cast<size_t>(ActivationNumber::kLast) + 1 ==
-                  kNumNames<Activation>,
-              "kernels/cells/activations.h has every activation");
-
 // cuDNN's numbers are those of CUDNN_RNN_RELU, CUDNN_RNN_TANH, CUDNN_LSTM and
 // CUDNN_GRU.
 constexpr auto kKinds = MakeKinds(

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "kernels/cells/activation_list.h"
+
 namespace cudnn_rnn_tf {
 
 enum class RnnDataType { kFloat64, kFloat32, kFloat16, kBfloat16 };
@@ -38,20 +40,7 @@ enum class RnnMode {
 };
 enum class InputMode { kLinear, kSkip };
 enum class Direction { kUnidirectional, kBidirectional };
-// kOwn stands for the kind's own: the sigmoid for gates and tanh or, of
-// kRnnRelu, ReLU for the rest. kKeras2HardSigmoid is 0.2 x + 0.5 within 0 and
-// 1, and kHardSigmoid, Keras 3's and PyTorch's, x / 6 + 0.5.
-enum class Activation {
-  kOwn,
-  kTanh,
-  kSigmoid,
-  kRelu,
-  kLinear,
-  kSoftsign,
-  kElu,
-  kHardSigmoid,
-  kKeras2HardSigmoid
-};
+enum class Activation { CRNN_ACTIVATIONS(CRNN_VALUE_OF_ACTIVATION) };
 enum class BiasMode { kNone, kSingleInput, kSingleRecurrent, kDouble };
 
 // The names of an enumeration's values, by their numbers. They are those of the
@@ -65,9 +54,7 @@ inline constexpr std::array kNames<Direction> = {"unidirectional",
                                                  "bidirectional"};
 template <>
 inline constexpr std::array kNames<Activation> = {
-    "",     "tanh",         "sigmoid",
-    "relu", "linear",       "softsign",
-    "elu",  "hard_sigmoid", "keras_2_hard_sigmoid"};
+    CRNN_ACTIVATIONS(CRNN_NAME_OF_ACTIVATION)};
 template <>
 inline constexpr std::array kNames<BiasMode> = {"none", "single_input",
                                                 "single_recurrent", "double"};

@@ -1,6 +1,4 @@
-// The activations by their numbers, which are those of Activation in
-// rnn_spec.h. kLast is the last of them. F has Relu and OneMinus, as for cells,
-// and
+// The activations. F has Relu and OneMinus, as for cells, and
 //   Sigmoid(x), Tanh(x).
 //   Linear(x, a, b): a * x + b.
 //   Abs(x), Min0(x): the magnitude of x, and the smaller one of x and 0.
@@ -8,17 +6,11 @@
 //   Within01(x): x within 0 and 1.
 // and, for slopes,
 //   Step(y), Inside01(y): 1 where y > 0, or where 0 < y < 1, else 0.
-enum class ActivationNumber {
-  kTanh = 1,
-  kSigmoid,
-  kRelu,
-  kLinear,
-  kSoftsign,
-  kElu,
-  kHardSigmoid,
-  kKeras2HardSigmoid,
-  kLast = kKeras2HardSigmoid
-};
+#include "activation_list.h"
+
+// The numbers are those of Activation in rnn_spec.h. Whoever asks for one knows
+// what a cell's own activations are.
+enum class ActivationNumber { CRNN_ACTIVATIONS(CRNN_VALUE_OF_ACTIVATION) };
 
 template <typename F, typename V>
 V Activated(const F& f, int activation, V x) {
@@ -29,6 +21,7 @@ V Activated(const F& f, int activation, V x) {
       return f.Sigmoid(x);
     case ActivationNumber::kRelu:
       return f.Relu(x);
+    case ActivationNumber::kOwn:
     case ActivationNumber::kLinear:
       break;
     case ActivationNumber::kSoftsign:
@@ -53,6 +46,7 @@ V SlopeAt(const F& f, int activation, V y) {
       return y * f.OneMinus(y);
     case ActivationNumber::kRelu:
       return f.Step(y);
+    case ActivationNumber::kOwn:
     case ActivationNumber::kLinear:
       break;
     case ActivationNumber::kSoftsign:
