@@ -20,34 +20,31 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CELLS_CELLS_H_
 #define CUDNN_RNN_TF_KERNELS_CELLS_CELLS_H_
 
-// A cell has `gates` gates. Forward computes a step from z, the inputs of the
-// gates, and sets the numbers `kept`, one for each slot, which are the gates'
-// values and what else a backward pass needs. h and c are replaced by the next
-// ones. Prepare makes Factors of what was kept, of the h before the step, and
-// of c after and before it. Backward computes from them the gradients dz of z,
-// and replaces dc, the gradient of c, by that of the previous c. A cell that
-// reads h sets `carry_h` to the gradient that goes to the previous h without
-// passing a gate. Output, which a cell with c and without norms has, computes h
-// from what was kept and c.
+// A cell is a CellShape with these functions. z are the sums that its slots get
+// from products with the input and with h, and dz the gradients of these. A
+// function may leave unused what the cell has not, such as c.
+//   Forward(f, z, &h, &c, kept): a step. It replaces h and c by the next ones
+//     and sets the numbers of the slots that a backward pass needs, the gates'
+//     values among them.
+//   Prepare(f, kept, h_before, c, c_before): the Factors of a step, of what it
+//     kept and of the states before and after it.
+//   Backward(factors, dh, &carry_h, &dc, dz): sets dz, and replaces dc, the
+//     gradient of c, by that of the previous c. A cell that reads h sets
+//     carry_h to the gradient that goes to the previous h without passing a
+//     gate.
+//   Output(f, kept, c), of a cell with c: the step's h once more.
+//   ResetForward(f, z, h, kept) and ResetBackward(f, kept, h, through, &dh,
+//     &dz), of a cell that resets before: the former sets what the last gate's
+//     matrix reads instead of h, in the slot after the gates, and needs no gate
+//     but the first; the latter sets the gradient of that gate's sum.
+//   VectorGradients(f, dz, c, c_before, to), of a cell with vectors: what a
+//     step adds to their gradients.
+// Cells that normalise have other functions, which layer_norm.h describes.
 //
-// kBoundsH, which every cell says or inherits, is whether its own activations
-// keep h at most 1, or at most its first value.
-//
-// A cell may have kVectors vectors of weights, with one number of each unit.
-// VectorGradients sets what a step adds to their gradients, given the dz that
-// Backward has computed and c after and before the step.
-//
-// Of the gates, the first `joint_gates` read the sum of their products with the
-// input and with h. If there is one more, it has a slot after the gates. Unless
-// the cell resets before, the product with the input is in the gate's own slot
-// of z, and that with h in the other one.
-//
-// A cell with kNorms > 0 is one of layer_norm.h, which has other functions.
-// Norm k has vectors 2 k, which multiplies, and 2 k + 1, which is added.
-//
-// If the cell resets before, the last gate's matrix does not read h but what
-// ResetForward puts into the slot after the gates, which needs no gate but the
-// first. ResetBackward computes the gradient of that gate's input.
+// Each gate has a slot. The first `joint_gates` gates get the sum of both
+// products. If there is one more gate, there is one more slot, after the gates:
+// the product with the input is in the gate's own slot and that with h in this
+// one, unless the cell resets before.
 template <int gates, int joint_gates = gates, bool resets_before = false>
 struct CellShape {
   static constexpr int kGates = gates, kJointGates = joint_gates;
@@ -71,7 +68,11 @@ struct CellShape {
   // Whether a step reads h besides by the recurrent matrices.
   static constexpr bool kReadsH = false;
   static constexpr bool kZones = false;  // Whether a step calls Zone.
+  // The number of vectors of weights, which have one number of each unit. Norm
+  // k has two of them, 2 k, which multiplies, and 2 k + 1, which is added.
   static constexpr int kVectors = 0, kNorms = 0;
+  // Each cell says whether its own activations keep h at most 1, or at most its
+  // first value, as kBoundsH.
 
   template <typename F, typename V>
   static void ResetForward(const F&, const V*, V, V*) {}
