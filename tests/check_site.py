@@ -26,7 +26,7 @@ import threading
 WIDTHS = (1280, 390)
 CONTRAST = 3
 # The search finds these pages first.
-FIRST = {"accelerate": "api/keras.html", "convert": "guides/files.html"}
+FIRST = {"accelerate": "api/keras.html", "convert": "guides/files.html", "wheel": "install.html"}
 FIRST |= {"padding": "guides/lengths.html"}
 SECONDS = 400
 NOTES_ERRORS = b"""<script>
