@@ -46,21 +46,15 @@ RnnProblem DrawProblem() {
 
 bool MayRun(const GpuChoice& choice, const RnnProblem& problem,
             bool allow_tf32) {
+  if (choice.engine != GpuEngine::kCudnn) return true;
   const bool is_tensor = problem.dtype == RnnDataType::kFloat16 ||
                          (problem.dtype == RnnDataType::kFloat32 && allow_tf32);
-  switch (choice.engine) {
-    case GpuEngine::kCudnn:
-      // The activations of cuDNN's persistent algorithms are inexact.
-      return problem.is_in_cudnn() &&
-             (choice.algorithm == CudnnAlgorithm::kStandard ||
-              (is_tensor && !problem.has_sequence_lengths &&
-               (choice.algorithm != CudnnAlgorithm::kPersistStaticSmallH ||
-                problem.spec.num_units <= 128)));
-    case GpuEngine::kSteps:
-    case GpuEngine::kKernels:
-      return true;
-  }
-  return false;
+  // The activations of cuDNN's persistent algorithms are inexact.
+  return problem.is_in_cudnn() &&
+         (choice.algorithm == CudnnAlgorithm::kStandard ||
+          (is_tensor && !problem.has_sequence_lengths &&
+           (choice.algorithm != CudnnAlgorithm::kPersistStaticSmallH ||
+            problem.spec.num_units <= 128)));
 }
 
 void CheckRule(unsigned seed) {
@@ -83,14 +77,15 @@ void CheckRule(unsigned seed) {
   // which it would make the host wait. It has a case of its own for small
   // LSTMs.
   const bool by_cudnn = problem.is_in_cudnn() && !problem.has_sequence_lengths;
-  const double of_steps = CyclesOfSteps(problem, allow_tf32, gpu);
+  const double of_steps = CyclesOfSteps(problem, allow_tf32, gpu) *
+                          (problem.has_sequence_lengths ? 1.6 : 1.0);
   const double of_cudnn = CyclesOfCudnn(problem, allow_tf32, gpu);
   const double least = by_cudnn ? std::min(of_steps, of_cudnn) : of_steps;
   const bool is_small =
       gpu.largest_cluster == 1 && by_cudnn && problem.spec.num_units <= 96;
   Check(by_cudnn || choices[0].engine != GpuEngine::kCudnn, what + ": cuDNN");
   if (choices[0].engine == GpuEngine::kKernels) {
-    Check(runs && kernels.cycles <= (by_cudnn ? of_cudnn : 1.6 * of_steps),
+    Check(runs && kernels.cycles <= (by_cudnn ? of_cudnn : of_steps),
           what + ": slow kernels");
   } else {
     Check(!runs || kernels.cycles > least || is_small, what + ": its kernels");
@@ -108,6 +103,13 @@ void CheckRule(unsigned seed) {
     Check(!is_ok || (choices.size() == 1 && WishOf(choices[0]) == wish),
           what + ", a substitute");
   }
+  RnnProblem ours = problem;
+  ours.algorithm = RnnAlgorithm::kPersistent;
+  choices.clear();
+  Check(Choices(ours, allow_tf32, gpu, kernels, &choices).ok() &&
+            choices.size() == (runs ? 2 : 1) &&
+            choices[0].engine != GpuEngine::kCudnn,
+        what + ", a wish for our kernels");
 
   RnnProblem more = problem;
   more.has_sequence_lengths = problem.has_sequence_lengths = true;  // standard
