@@ -216,7 +216,7 @@ def compile_kernel(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CD
     values = dataclasses.asdict(shape) | {"units": shape.num_units, "warps": warps}
     values |= {"splits": shape.splits if is_forward else 1, "resident_pairs": resident}
     values |= {"slots": shape.slots, "norms": shape.norms}
-    values["items"] = 1 if shape.dtype == "float32" and shape.products < 3 else 2
+    values["word_operands"] = 1 if shape.dtype == "float32" and shape.products < 3 else 2
     options = [
         f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{kernel}.cu"',
         *["-DIS_TRAINING"] * is_forward,

@@ -13,7 +13,7 @@ using Arguments = ForwardArguments;
 constexpr auto kKernel = forward;
 #endif
 constexpr int kSharedBytes = kShape.shared_bytes(kIsBackward);
-constexpr int kRingBytes = kShape.ring_bytes(kIsBackward);
+constexpr int kTeamBytes = kShape.team_memory_bytes(kIsBackward);
 
 // Runs both directions at the same time, as the kernel of a GPU with enough
 // room does, with as many clusters as the batch needs, or with up to three
@@ -23,13 +23,13 @@ extern "C" void run(const Arguments* given, int directions, unsigned int seed) {
   const int teams = (given->sequences.batch + kRows - 1) / kRows;
   const int at_once =
       IS_CLUSTER ? teams : std::min(teams, 1 + static_cast<int>(seed % 3));
-  const size_t ring_bytes = IS_STACK     ? sizeof(Chunk)
-                            : IS_CLUSTER ? 0
-                                         : kRingBytes * at_once * directions;
-  std::vector<Chunk> ring(ring_bytes / sizeof(Chunk));
-  std::memset(static_cast<void*>(ring.data()), 0xFF, ring_bytes);
+  const size_t memory_bytes = IS_STACK     ? sizeof(Chunk)
+                              : IS_CLUSTER ? 0
+                                           : kTeamBytes * at_once * directions;
+  std::vector<Chunk> memory(memory_bytes / sizeof(Chunk));
+  std::memset(static_cast<void*>(memory.data()), 0xFF, memory_bytes);
   Arguments arguments = *given;
-  arguments.part = {0, ring_bytes == 0 ? nullptr : ring.data()};
+  arguments.launch = {0, memory_bytes == 0 ? nullptr : memory.data()};
   const int stages = IS_STACK ? kShape.Stages(directions) : directions;
   FakeTeam all(
       TEAM, kThreads, kSharedBytes, seed,

@@ -8,12 +8,12 @@ namespace persistent {
 
 // What is set for each launch. If several launches run a layer, each of them
 // runs one direction.
-struct Part {
+struct LaunchArguments {
   int first_direction;
   // Memory in which all bits are set before the launch. It has a ring for each
   // of the launch's directions and teams or, in a stack, a counter. Other
   // clusters do not use it.
-  void* ring;
+  void* team_memory;
 };
 
 // The sequences of the batch. Step `t` of sequence `b` is row t * time_stride +
@@ -53,7 +53,7 @@ static_assert(sizeof(ZoneoutArguments) == 32, "There is a gap.");
 
 // The arguments of both passes begin with these.
 struct PassArguments {
-  Part part;
+  LaunchArguments launch;
   Sequences sequences;
   long long output_stride, state_stride;
   ZoneoutArguments zoneout;

@@ -5,33 +5,25 @@
 // its threads first compute the gradients of its cells' gates. These go to
 // memory, for the matrix products that follow this kernel, and to shared
 // memory. The block's warps multiply them by the transposed rows, which gives a
-// partial gradient of h for all units. The parts go to the units' owners, in
-// the type of the data, and each sender has a place of its own there. The
-// owners add the parts in a fixed order, so that the result does not depend on
-// which part came first.
-//
-// If a team has bands, blocks exchange twice in a step: first the gradients of
-// the gates within the band, so that a block multiplies those of the band's
-// units for a slice of h alone, and then the parts.
+// part of the gradient of h for all units. The parts go to the units' owners,
+// who add them in a fixed order, so that the result does not depend on which
+// part came first.
 #define IS_BACKWARD 1
 #include "backward_cells.cuh"
 
 // Loads a block's rows of the weights, transposed, and finds their powers.
 static void LoadWeights(const Thread& me, const void* rows,
                         const BackwardMemory& memory,
-                        const GradientParts& parts, char* band_memory,
+                        const GradientParts& parts, TeamMemory& of_team,
                         const Weights& weights, Weights::Held& held) {
   const auto row_of = [&](int i) { return RowOfWeights(rows, me.band, i); };
-  if (kHasPowers) {
-    FindRowPowers(row_of, me.band, me.slice, band_memory, me.index,
-                  memory.row_powers);
-  }
+  if (kHasPowers) FindRowPowers(me, row_of, of_team, memory.row_powers);
   const auto load = [&](int pair, int i, int half) {
     Chunk chunk = {};
     const int of_slice = parts.FirstUnitOf(i / kItems, me.g / 2) +
                          i % kItems * 4 + me.g % 2 * 2 + half;
     const int unit = me.slice * kSliceUnits + of_slice;
-    if ((!kIsFull && of_slice >= kSliceUnits) || IsPastLayer(unit)) {
+    if ((!kFillsSlice && of_slice >= kSliceUnits) || IsPastLayer(unit)) {
       return chunk;
     }
 #pragma unroll
@@ -47,22 +39,23 @@ static void LoadWeights(const Thread& me, const void* rows,
     }
     return chunk;
   };
-  LoadAll<4 * kOperands>(load, weights, held);
+  LoadAll</*kLoadsChunks=*/false>(load, weights, held);
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads, kIsSmall ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(kThreads,
+                                             kSharesMultiprocessor ? 2 : 1)
     backward(const BackwardArguments all) {
   const Thread me;
-  const int direction = all.part.first_direction + blockIdx.y;
+  const int direction = all.launch.first_direction + blockIdx.y;
   const BackwardMemory memory;
-  GradientParts parts(me, memory, RingOfTeam(all.part));
-  GateGradients gradients(me, memory, parts.ring_end());
-  CellStep cell_step(IS_CLUSTER ? memory.norms : gradients.ring_end(),
-                     memory.barriers + 2);
+  TeamMemory of_team(all.launch);
+  GradientParts parts(me, memory, of_team);
+  GateGradients gradients(me, memory, of_team);
+  CellStep cell_step(memory, of_team);
   const Weights weights(memory.weights, me.index);
   Weights::Held held;
   LoadWeights(me, all.direction[direction].recurrent_weights, memory, parts,
-              gradients.ring_end(), weights, held);
+              of_team, weights, held);
   if (IS_CLUSTER && me.index == 0) {
     InitializeBarriers(memory.barriers, 2 + CellStep::kBarriers);
     memory.ArmBarriers();
@@ -80,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsSmall ? 2 : 1)
       const int step = steps - 1 - turn;
       // Work that does not depend on what peers send comes before the wait.
       cells.Prepare(turn);
-      if (!Weights::kLoadsLate) cells.LoadInputs(step - 1);
+      if (!kLoadsLate) cells.LoadInputs(step - 1);
       parts.Receive(turn);
       cells.AddParts(parts, turn);
       cells.Compute(turn, step);
@@ -93,22 +86,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsSmall ? 2 : 1)
         cells.LoadInputs(step - 1);
         cells.Store(step);
       };
-      Weights::SynchronizeOperands();
-      if (Weights::kLoadsLate && !IS_CLUSTER) load_and_store();
+      SynchronizeOperands();
+      if (kLoadsLate && !IS_CLUSTER) load_and_store();
 #pragma unroll
       for (int first = 0; first < kTiles; first += Weights::kAtOnce) {
         Weights::Sums sums;
-        weights.Multiply(
-            held, gradients.Numbers(turn), kPitch, me.lane, first, 0, sums,
-            [&] {
-              if (Weights::kLoadsLate && IS_CLUSTER && first == 0) {
-                load_and_store();
-              }
-            });
+        weights.Multiply(held, {gradients.Numbers(turn), me.lane, first}, sums,
+                         [&] {
+                           if (kLoadsLate && IS_CLUSTER && first == 0) {
+                             load_and_store();
+                           }
+                         });
         parts.Send(turn, first, sums,
                    [&](int row) { return gradients.PowerOfSums(turn, row); });
       }
-      if (!Weights::kLoadsLate) cells.Store(step);
+      if (!kLoadsLate) cells.Store(step);
     }
     // These are what the first step gives to the gradients of the first states.
     cells.Prepare(steps);

@@ -20,7 +20,7 @@ class PlainBackwardStep {
   struct Loaded {
     void Load(const void*, long long) {}
   };
-  PlainBackwardStep(char*, Barrier*) {}
+  PlainBackwardStep(const BlockMemory&, TeamMemory&) {}
   void Arm() const {}
   void EndShare(int) {}
   void ClearSums(int, float) const {}

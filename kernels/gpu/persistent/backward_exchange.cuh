@@ -9,17 +9,17 @@
 #include "weights.cuh"
 
 constexpr int kGroups = kShape.backward_warp_groups();
-constexpr int kSlot = kRows * BLOCK_UNITS;
+constexpr int kPartItems = kRows * BLOCK_UNITS;
 constexpr int kAdders = kShape.backward_adders();
 // The units whose sums a lane has at once.
 constexpr int kLaneUnits = kShape.data_chunk_units();
 // Whether the slice has all units of the warps' tiles.
-constexpr bool kIsFull = WARPS * kGroups * 4 * kLaneUnits <= kSliceUnits;
+constexpr bool kFillsSlice = WARPS * kGroups * 4 * kLaneUnits <= kSliceUnits;
 constexpr int kLanesOfRow = kShape.backward_row_lanes();
 constexpr bool kIsInWarp = kShape.backward_is_in_warp();
 // Where two blocks share a multiprocessor, the compiler would take a few
 // registers too many.
-constexpr bool kIsSmall =
+constexpr bool kSharesMultiprocessor =
     kShape.backward_has_few_cells() && WARPS == 8 && RESIDENT_PAIRS == 0;
 static_assert(kThreads >= kRows, "a thread clears the maxima of a row");
 
@@ -31,14 +31,14 @@ struct BackwardMemory : BlockMemory {
   // [2][kRows], the largest powers in the band; then [SLICES][kRows], all.
   Word* const largest_of_band = largest_of_rows + 2 * kRows;
   Word* const powers_of_band = largest_of_band + 2 * kRows;
-  // In a cluster, this is [2][TEAM][kSlot]. In another team, it is
+  // In a cluster, this is [2][TEAM][kPartItems]. In another team, it is
   // [kAdders][kRows][BLOCK_UNITS] floats.
   Item* const parts =
       reinterpret_cast<Item*>(norms + kShape.norm_shared_bytes());
   // [2][kRows], where a row has the block's gradients by unit and then by slot;
   // [kRows] in a band, with the gradients of all its blocks.
   char* const gradients =
-      reinterpret_cast<char*>(parts) + kShape.backward_slots_bytes();
+      reinterpret_cast<char*>(parts) + kShape.backward_parts_bytes();
   char* const weights = gradients + kShape.backward_gradient_bytes();
 
   // What the gradients of a row's gates in a turn are multiplied by.
@@ -65,32 +65,94 @@ static float LargestOfRow(float number) {
 }
 
 // The parts of the gradient of h, which each block computes for all units, or
-// for those of its slice. A turn's parts are received in the next one. What a
-// transport has no part in, does nothing.
-class Parts {
+// for those of its slice, and sends to the units' owners, who add them. A
+// turn's parts are received in the next one. In a cluster, blocks store parts
+// to their owners' shared memory. In another team, they send them through a
+// ring, and the owners' threads add the same chunk of some senders each, of
+// which there is one in each band.
+class GradientParts {
  public:
-  Parts(const Thread& me, const BackwardMemory& memory)
-      : me_(me), memory_(memory) {}
+  GradientParts(const Thread& me, const BackwardMemory& memory,
+                TeamMemory& of_team)
+      : me_(me), memory_(memory), ring_(of_team) {}
   // The rows of a group's tiles are dealt so that a pair of lanes, each with
   // the rows g and g + 8, has consecutive units of the slice, four of each
   // tile.
   int FirstUnitOf(int group, int quad) const {
     return ((me_.warp * kGroups + group) * 4 + quad) * kLaneUnits;
   }
-  char* ring_end() const { return nullptr; }
-  void Join() const {}
-  void EndShare(int) {}
+  // From here on a cluster's peers may store to this block.
+  void Join() {
+    if (!IS_CLUSTER) return;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int unit = FirstUnitOf(group, me_.g / 2);
+      peers_[group] =
+          MemoryOfPeer(unit < kShape.all_units() ? unit / BLOCK_UNITS : 0);
+    }
+    SynchronizeCluster();
+  }
+  // Waits for the parts of the turn before.
+  void Receive(int turn) const {
+    if (IS_CLUSTER) {
+      memory_.AwaitPeers(turn, me_.index);
+    } else if (turn > 0) {
+      FetchAndAdd(turn);
+    }
+  }
+  // Adds the parts for a cell and its neighbours to `dh`, in the senders'
+  // order.
+  void Add(int turn, const Cell& cell, float* dh) const {
+    if (!IS_CLUSTER) {
+#pragma unroll
+      for (int adder = 0; adder < kAdders; ++adder) {
+        *dh += Sums()[(adder * kRows + cell.row) * BLOCK_UNITS + cell.unit];
+      }
+      return;
+    }
+    const Item* const part = memory_.parts + turn % 2 * TEAM * kPartItems +
+                             PlaceInPart(cell.row, cell.unit);
+#pragma unroll
+    for (int peer = 0; peer < TEAM; ++peer) {
+      const auto& of_cells = *reinterpret_cast<const Neighbours<kNeighbours>*>(
+          part + peer * kPartItems);
+#pragma unroll
+      for (int i = 0; i < kNeighbours; ++i) dh[i] += ToFloat(of_cells.Of(i));
+    }
+  }
+  // Sends a turn's parts, of the tiles from the first one on. `power_of(row)`
+  // is what the row's gradients were divided by.
+  template <typename PowerOfSums>
+  void Send(int turn, int first, const Weights::Sums& sums,
+            const PowerOfSums& power_of) const {
+    ForChunks(
+        first, sums, power_of, [&](int group, int row, int unit, Chunk& chunk) {
+          if (IS_CLUSTER) {
+            const int next = (turn + 1) % 2;
+            Item* const to = memory_.parts +
+                             (next * TEAM + me_.rank) * kPartItems +
+                             PlaceInPart(row, unit % BLOCK_UNITS);
+            StoreToPeer(peers_[group], to, memory_.barriers + next, chunk);
+            return;
+          }
+          ring_.Mark(turn, &chunk);
+          const int owner = me_.slice * kShape.bands() + unit / BLOCK_UNITS;
+          StoreForOthers(reinterpret_cast<Item*>(ring_.PlaceOf(turn, owner)) +
+                             (me_.band * kRows + row) * BLOCK_UNITS +
+                             unit % BLOCK_UNITS,
+                         chunk);
+        });
+  }
+  void EndShare(int steps) { ring_.EndShare(steps); }
 
- protected:
-  // Calls send(group, row, unit, chunk) with a lane's sums of a turn, of the
-  // tiles from the first one on. `power_of(row)` is what the row's gradients
-  // were divided by.
+ private:
+  // Calls send(group, row, unit, chunk) with what a lane sends.
   template <typename PowerOfSums, typename SendChunk>
   void ForChunks(int first, const Weights::Sums& sums,
                  const PowerOfSums& power_of, const SendChunk& send) const {
     // Without the comparison, the compiler would gather all stores of a grid
     // team behind the last shuffle.
-    constexpr bool kSendsAll = IS_CLUSTER && kIsFull;
+    constexpr bool kSendsAll = IS_CLUSTER && kFillsSlice;
     const int is_odd = me_.g % 2, quad = me_.g / 2;
 #pragma unroll
     for (int n = 0; n < ROW_TILES; ++n) {
@@ -130,74 +192,14 @@ class Parts {
       }
     }
   }
-
-  const Thread& me_;
-  const BackwardMemory& memory_;
-};
-
-// In a cluster, blocks store parts to their owners' shared memory.
-class ClusterParts : public Parts {
- public:
-  ClusterParts(const Thread& me, const BackwardMemory& memory, char*)
-      : Parts(me, memory) {}
-  // From here on peers may store to this block.
-  void Join() {
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const int unit = FirstUnitOf(group, me_.g / 2);
-      peers_[group] =
-          MemoryOfPeer(unit < kShape.all_units() ? unit / BLOCK_UNITS : 0);
-    }
-    SynchronizeCluster();
-  }
-  // Waits for the parts of the turn before.
-  void Receive(int turn) const { memory_.AwaitPeers(turn, me_.index); }
-  // Adds the parts for a cell and its neighbours to `dh`, in a fixed order.
-  void Add(int turn, const Cell& cell, float* dh) const {
-    const Item* const part = memory_.parts + turn % 2 * TEAM * kSlot +
-                             PlaceInSlot(cell.row, cell.unit);
-#pragma unroll
-    for (int peer = 0; peer < TEAM; ++peer) {
-      const auto& of_cells = *reinterpret_cast<const Neighbours<kNeighbours>*>(
-          part + peer * kSlot);
-#pragma unroll
-      for (int i = 0; i < kNeighbours; ++i) dh[i] += ToFloat(of_cells.Of(i));
-    }
-  }
-  template <typename PowerOfSums>
-  void Send(int turn, int first, const Weights::Sums& sums,
-            const PowerOfSums& power_of) const {
-    const int next = (turn + 1) % 2;
-    ForChunks(first, sums, power_of,
-              [&](int group, int row, int unit, const Chunk& chunk) {
-                Item* const to = memory_.parts +
-                                 (next * TEAM + me_.rank) * kSlot +
-                                 PlaceInSlot(row, unit % BLOCK_UNITS);
-                StoreToPeer(peers_[group], to, memory_.barriers + next, chunk);
-              });
-  }
-
- private:
-  static int PlaceInSlot(unsigned row, unsigned unit) {
-    constexpr unsigned kUnits = kShape.backward_slot_units();
+  static int PlaceInPart(unsigned row, unsigned unit) {
+    constexpr unsigned kUnits = kShape.backward_part_units();
     const unsigned tile = row / 8 * (BLOCK_UNITS / kUnits) + unit / kUnits;
     return (tile * 8 + row % 8) * kUnits + unit % kUnits;
   }
-
-  PeerMemory peers_[kGroups];
-};
-
-// In another team, they send parts through a ring, and the owners' threads add
-// the same chunk of some senders each, of which there is one in each band.
-class GridParts : public Parts {
- public:
-  GridParts(const Thread& me, const BackwardMemory& memory, char* ring)
-      : Parts(me, memory), ring_(ring) {}
-  char* ring_end() const { return ring_.end(); }
-  void EndShare(int steps) { ring_.EndShare(steps); }
-  // Receives the parts of the turn before, in the senders' order.
-  void Receive(int turn) const {
-    if (turn == 0) return;
+  // The sums of the adders.
+  float* Sums() const { return reinterpret_cast<float*>(memory_.parts); }
+  void FetchAndAdd(int turn) const {
     constexpr int kChunks = kShape.backward_sender_chunks();
     constexpr int kSenders = (kShape.bands() + kAdders - 1) / kAdders;
     constexpr int kAtOnce = kSenders < 8 ? kSenders : 8;
@@ -246,33 +248,12 @@ class GridParts : public Parts {
     }
     SynchronizeBlock();
   }
-  void Add(int, const Cell& cell, float* dh) const {
-#pragma unroll
-    for (int adder = 0; adder < kAdders; ++adder) {
-      *dh += Sums()[(adder * kRows + cell.row) * BLOCK_UNITS + cell.unit];
-    }
-  }
-  template <typename PowerOfSums>
-  void Send(int turn, int first, const Weights::Sums& sums,
-            const PowerOfSums& power_of) const {
-    ForChunks(first, sums, power_of, [&](int, int row, int unit, Chunk& chunk) {
-      ring_.Mark(turn, &chunk);
-      const int owner = me_.slice * kShape.bands() + unit / BLOCK_UNITS;
-      StoreForOthers(reinterpret_cast<Item*>(ring_.PlaceOf(turn, owner)) +
-                         (me_.band * kRows + row) * BLOCK_UNITS +
-                         unit % BLOCK_UNITS,
-                     chunk);
-    });
-  }
 
- private:
-  // Those of the adders.
-  float* Sums() const { return reinterpret_cast<float*>(memory_.parts); }
-
-  MarkedRing<kStepBytes> ring_;
+  const Thread& me_;
+  const BackwardMemory& memory_;
+  PeerMemory peers_[kGroups];
+  MarkedRing<IS_CLUSTER ? 0 : kStepBytes> ring_;
 };
-
-using GradientParts = OfTransport<ClusterParts, GridParts>::Type;
 
 // Stores the numbers of a chunk, two units with four slots each in 16 bits,
 // with SLOTS slots to a unit.
@@ -294,9 +275,9 @@ static void StoreGates(const Chunk& chunk, char* to) {
 // its blocks, as the rows of the weights are multiplied by them.
 class GateGradients {
  public:
-  GateGradients(const Thread& me, const BackwardMemory& memory, char* ring)
-      : me_(me), memory_(memory), ring_(ring) {}
-  char* ring_end() const { return ring_.end(); }
+  GateGradients(const Thread& me, const BackwardMemory& memory,
+                TeamMemory& of_team)
+      : me_(me), memory_(memory), ring_(of_team) {}
   void EndShare(int steps) { ring_.EndShare(steps); }
   const char* Numbers(int turn) const {
     return memory_.gradients + (kHasBands ? 0 : turn % 2 * kCopy);
@@ -424,7 +405,7 @@ class GateGradients {
                       ? place + at / kOfBlock * kBytes + at % kOfBlock * 16
                       : nullptr;
       }
-      ::Receive(from, IsFull, chunks);
+      ::Receive(from, IsSent, chunks);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int at = first + i * kThreads;
@@ -468,7 +449,7 @@ class GateGradients {
                                    (me_.band * SLICES + block) * kBytes +
                                    (kOfBlock + row) * 16};
       Chunk chunk[1];
-      ::Receive(from, IsFull, chunk);
+      ::Receive(from, IsSent, chunk);
       const Word power = chunk[0].word[0];
       memory_.powers_of_band[block * kRows + row] = power;
       Raise(&memory_.LargestOfBand(turn, row), power);

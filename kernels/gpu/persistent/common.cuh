@@ -12,14 +12,15 @@
 #include "sequences.cuh"
 #include "shape.h"
 
-using cudnn_rnn_tf::persistent::Part;
+using cudnn_rnn_tf::persistent::LaunchArguments;
 using cudnn_rnn_tf::persistent::Shape;
 
 #define CRNN_VALUE(name, macro) macro,
 constexpr Shape kShape = {CRNN_SHAPE_FIELDS(CRNN_VALUE)};
 #undef CRNN_VALUE
 // The numbers in a word: of the data, and of what products read.
-constexpr int kItems = sizeof(Word) / sizeof(Item), kOperands = kShape.items;
+constexpr int kItems = sizeof(Word) / sizeof(Item),
+              kOperands = kShape.word_operands;
 
 #if defined(HAS_RESETS)
 constexpr bool kHasResets = true;
@@ -43,8 +44,28 @@ constexpr int kTiles = kShape.warp_tiles(kIsBackward);
 constexpr int kPitch = kShape.operand_pitch(kPairs * SPLITS);
 constexpr int kColumn = kShape.column_pitch();
 constexpr int kCopy = kShape.operand_bytes(kPairs * SPLITS);
+// What a lane's weights are multiplied by at once: the numbers of all sequences
+// in shared memory, from the first pair of the first sequence on. Warpgroups
+// multiply only some of a warp's tiles, or only a piece of a sum's pairs.
+struct Multiplicand {
+  const char* numbers;
+  int lane, first_tile = 0, piece = 0;
+};
+// With warpgroups, a backward pass, or a forward pass of a team that is no
+// cluster, loads what a step reads only after its wait, for want of registers
+// before.
+constexpr bool kLoadsLate = WARPGROUPS;
+// Warps that multiply together have neighbouring tiles.
+constexpr int kJointWarps = WARPGROUPS ? 4 : 1;
 // What a block receives in a step.
 constexpr int kStepBytes = kShape.step_bytes(kIsBackward);
+
+// All threads call this after they have stored what is multiplied next, before
+// any of them multiplies it. Warpgroups read it on their own.
+static void SynchronizeOperands() {
+  if (WARPGROUPS) ShowOperands();
+  SynchronizeBlock();
+}
 
 // Who a thread is: a lane, with the numbers g and t that products.cuh speaks
 // of, of a warp, of a block, of a team. Blocks have slices of the rows of a

@@ -117,7 +117,8 @@ bool Complete(const KernelRequest& request, const DeviceLimits& gpu,
     return false;
   }
   shape.units = request.units();
-  shape.items = request.is_float() && shape.products != Shape::kHalves ? 1 : 2;
+  shape.word_operands =
+      request.is_float() && shape.products != Shape::kHalves ? 1 : 2;
   shape.is_stack = request.is_stack();
   shape.norms = static_cast<int>(kind.num_norms);
   if (shape.norms > 0 && shape.is_stack) return false;
@@ -150,7 +151,7 @@ bool Complete(const KernelRequest& request, const DeviceLimits& gpu,
   }
   // Blocks of a band send whole tiles to each other, of operands in 16 bits.
   if (shape.has_bands() &&
-      (shape.is_cluster || shape.items == 1 || shape.bands() == 1 ||
+      (shape.is_cluster || shape.word_operands == 1 || shape.bands() == 1 ||
        shape.block_units * shape.slots % 16 != 0)) {
     return false;
   }

@@ -9,17 +9,6 @@
 
 #include "common.cuh"
 
-// `Type` is the first class for teams that are clusters, and the second one for
-// others.
-template <typename Cluster, typename Grid, bool is_cluster = IS_CLUSTER>
-struct OfTransport {
-  using Type = Cluster;
-};
-template <typename Cluster, typename Grid>
-struct OfTransport<Cluster, Grid, false> {
-  using Type = Grid;
-};
-
 // What a block of either kernel has at the beginning of its shared memory. Two
 // barriers count by turns what a cluster's peers store here in a step.
 struct BlockMemory {
@@ -72,15 +61,27 @@ static void Receive(const char* const (&from)[kCount], const IsThere& is_there,
   }
 }
 
-// Returns the address of the team's ring.
-static char* RingOfTeam(const Part& part) {
-  const int team = blockIdx.y * (gridDim.x / TEAM) + blockIdx.x / TEAM;
-  constexpr long long kBytes = kShape.ring_bytes(kIsBackward);
-  return static_cast<char*>(part.ring) + team * kBytes;
-}
+// The memory of a team that is no cluster. What exchanges through it takes its
+// own part, in an order that is the same in all blocks.
+class TeamMemory {
+ public:
+  explicit TeamMemory(const LaunchArguments& launch) {
+    const int team = blockIdx.y * (gridDim.x / TEAM) + blockIdx.x / TEAM;
+    constexpr long long kBytes = kShape.team_memory_bytes(kIsBackward);
+    free_ = static_cast<char*>(launch.team_memory) + team * kBytes;
+  }
+  char* Take(int bytes) {
+    char* const taken = free_;
+    free_ += bytes;
+    return taken;
+  }
+
+ private:
+  char* free_;
+};
 
 constexpr Word kOnes = 0xFFFFFFFF;
-static bool IsFull(const Chunk& chunk) { return chunk.word[0] != kOnes; }
+static bool IsSent(const Chunk& chunk) { return chunk.word[0] != kOnes; }
 
 // Sends `kBytes` bytes for each step: h, [kRows, all units], or what blocks of
 // bands tell each other. All bits set mark a place as empty: no arithmetic and
@@ -91,17 +92,16 @@ static bool IsFull(const Chunk& chunk) { return chunk.word[0] != kOnes; }
 // blocks; with bands, from those of its band, which have heard from the others.
 //
 // The sender clears a place two steps later. By then, it has received data that
-// each block sent after it had read the place. A receiver must see that the
-// place is empty before it polls it for the next state, after the ring has gone
-// round. To make sure of that, each thread has a fence in every kFenceSteps-th
-// step. The sender clears the place, has a fence, and then sends a state; a
-// receiver reads that state and then has a fence of its own. All of this
-// happens before the ring has gone round.
+// each block sent after it had read the place. So that a receiver sees that the
+// place is empty before it polls it again, threads have a fence in every
+// kFenceSteps-th step: the sender clears the place, has a fence, and then sends
+// a state; a receiver reads that state and then has a fence of its own. All of
+// this happens before the ring has gone round.
 template <int kBytes>
 class ClearedRing {
  public:
-  explicit ClearedRing(char* first) : first_(first) {}
-  char* end() const { return first_ + Shape::kClearedRing * kBytes; }
+  explicit ClearedRing(TeamMemory& memory)
+      : first_(memory.Take(Shape::kClearedRing * kBytes)) {}
 
   char* PlaceOf(int step) const {
     return first_ + (sent_ + step) % Shape::kClearedRing * kBytes;
@@ -126,7 +126,7 @@ class ClearedRing {
  private:
   static constexpr int kFenceSteps = Shape::kClearedRing / 4;
 
-  char* first_;
+  char* const first_;
   int sent_ = 0;  // Steps of earlier shares.
 };
 
@@ -149,8 +149,8 @@ static Chunk Unmarked(Chunk chunk) {
 template <int kBytes>
 class MarkedRing {
  public:
-  explicit MarkedRing(char* first) : first_(first) {}
-  char* end() const { return first_ + Shape::kMarkedRing * TEAM * kBytes; }
+  explicit MarkedRing(TeamMemory& memory)
+      : first_(memory.Take(Shape::kMarkedRing * TEAM * kBytes)) {}
 
   char* PlaceOf(int turn, int block) const {
     return first_ +
@@ -175,7 +175,7 @@ class MarkedRing {
     return (sent_ + turn) / Shape::kMarkedRing % 2;
   }
 
-  char* first_;
+  char* const first_;
   int sent_ = 0;  // Turns of earlier shares.
 };
 

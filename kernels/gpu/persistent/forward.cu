@@ -4,40 +4,15 @@
 // A block's warps multiply its rows of the weights by h; the sums go through
 // shared memory to its threads, which compute the cells, unless these have the
 // sums already, as in clusters of warpgroups. A cell's new state goes to every
-// block of the team, 16 bytes of one sequence at a time: in a cluster by
-// asynchronous stores, which a barrier at the receiver counts, in other teams
-// through memory. There is no other barrier between blocks in the loop. None is
-// needed, since a block begins a step only after all warps of all blocks have
-// sent the states of the step before: then nobody still reads the copy of h
-// that the step's stores overwrite, or the sums of the step before.
-//
-// If a team has bands, blocks exchange twice in a step: sums within the band,
-// and then h. Blocks send both through memory.
-//
-// In a stack, all layers run at the same time, and other clusters multiply the
-// output of the layer below by the input weights, in the same way.
+// block of the team. Between blocks, there is no other barrier in the loop than
+// those of the exchange: a block begins a step only after all warps of all
+// blocks have sent the states of the step before, and then nobody still reads
+// the copy of h that the step's stores overwrite, or the sums of the step
+// before.
 //
 // Whoever compiles also defines IS_TRAINING if it is for training.
 #define IS_BACKWARD 0
 #include "forward_cells.cuh"
-
-// Loads a chunk of operands of a row of the weights. `scale` is that of the
-// row.
-template <bool kIsAligned>
-static Chunk LoadOperands(const Item* row, int column, float scale) {
-  Chunk chunk, data[kOperands / kItems];
-  LoadOfRow<kIsAligned>(row, column, 4 * kItems, data);
-#pragma unroll
-  for (int i = 0; i < kOperands / kItems; ++i) {
-    const Operands part(data[i], scale);
-    constexpr int kWords = sizeof(part.word) / sizeof(Word);
-#pragma unroll
-    for (int j = 0; j < kWords; ++j) {
-      chunk.word[i * kWords + j] = part.word[j];
-    }
-  }
-  return chunk;
-}
 
 // Loads a block's rows of the weights, whose powers are known.
 template <bool kIsAligned, typename RowOf>
@@ -56,32 +31,39 @@ static void LoadWeights(const Thread& me, const RowOf& row_of,
         at < kShape.band_rows() && column < kSliceUnits ? row_of(at) : nullptr;
     const float scale =
         kHasPowers && row != nullptr ? ScaleOf(memory.row_powers[at]) : 1.0f;
-    return LoadOperands<kIsAligned>(row, me.slice * kSliceUnits + column,
-                                    scale);
+    Chunk chunk, data[kOperands / kItems];
+    LoadOfRow<kIsAligned>(row, me.slice * kSliceUnits + column, 4 * kItems,
+                          data);
+#pragma unroll
+    for (int i = 0; i < kOperands / kItems; ++i) {
+      const Operands part(data[i], scale);
+      constexpr int kWords = sizeof(part.word) / sizeof(Word);
+#pragma unroll
+      for (int j = 0; j < kWords; ++j) {
+        chunk.word[i * kWords + j] = part.word[j];
+      }
+    }
+    return chunk;
   };
-  LoadAll<kIsAligned ? 4 * kOperands / kItems : 4 * kOperands>(load, weights,
-                                                               held);
+  LoadAll</*kLoadsChunks=*/kIsAligned>(load, weights, held);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     forward(const ForwardArguments all) {
   const Thread me;
-  const Stage stage = StageOfBlock(all.part);
+  const Stage stage = StageOfBlock(all.launch);
   const ForwardDirection& my = all.direction[stage.direction];
   const ForwardMemory memory;
-  TeamStates states(me, memory, RingOfTeam(all.part));
-  BlockSums block_sums(me, memory, states.ring_end());
-  CellStep cell_step(IS_CLUSTER ? memory.norms : block_sums.ring_end(),
-                     memory.barriers + 2);
+  TeamMemory of_team(all.launch);
+  States states(me, memory, of_team);
+  BlockSums block_sums(me, memory, of_team);
+  CellStep cell_step(memory, of_team);
   const Weights weights(memory.weights, me.index);
   Weights::Held held;
   const void* const rows =
       stage.is_product ? my.input_weights : my.recurrent_weights;
   const auto row_of = [&](int i) { return RowOfWeights(rows, me.band, i); };
-  if (kHasPowers) {
-    FindRowPowers(row_of, me.band, me.slice, block_sums.ring_end(), me.index,
-                  memory.row_powers);
-  }
+  if (kHasPowers) FindRowPowers(me, row_of, of_team, memory.row_powers);
   // Few floats gain less than the longer kernel takes: 3 % with 256 units and
   // 64 sequences.
   constexpr bool kLoadsTogether = kItems == 2 || kPairs * kTiles >= 32;
@@ -94,12 +76,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   // piece, each after it has been received, and hands on the sums.
   const auto multiply = [&](int step, const auto& receive,
                             Weights::Sums& sums) {
-    const char* const numbers =
-        states.Numbers(step) + block_sums.first_pair() * 4 * kColumn;
 #pragma unroll
     for (int piece = 0; piece < Weights::kPieces; ++piece) {
       receive(piece);
-      weights.Multiply(held, numbers, kPitch, me.lane, 0, piece, sums, [] {});
+      const char* const numbers =
+          states.Numbers(step) + block_sums.first_pair() * 4 * kColumn;
+      weights.Multiply(held, {numbers, me.lane, 0, piece}, sums, [] {});
     }
     block_sums.Share(step, sums);
   };
@@ -125,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       LayerBelow below(my.input, all.sequences, first_row);
       below.Load(0);
       for (int step = 0; step < steps; ++step) {
-        below.Store(step, memory.sequence_powers, states.Numbers(step));
+        below.Store(step, memory, states.Numbers(step));
         below.Load(step + 1);
         SynchronizeBlock();
         Weights::Sums sums;
@@ -150,7 +132,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         cells.BeginSums(sums);
         cells.LoadNext(step);
       }
-      states.Await(step);
       multiply(step, [&](int piece) { states.Receive(step, piece); }, sums);
       block_sums.Receive(step);
       if (!kHoldsCells) SynchronizeBlock();
@@ -167,9 +148,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
         cells.Compute(cell_step, step, round);
-        if (!is_last) states.Send(step, round, cells.h[round]);
+        if (!is_last) states.Send(step, round, cells.h);
       }
-      if (!is_last) states.SendAll(step, cells.h);
       states.EndStep(step);
       cells.Store(cell_step, step);
     }

@@ -2,7 +2,6 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_FORWARD_CELLS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_FORWARD_CELLS_CUH_
 
-#include "forward_exchange.cuh"
 #include "stack.cuh"
 
 using cudnn_rnn_tf::persistent::ForwardArguments;
@@ -17,7 +16,7 @@ using CellStep = NormedForwardStep;
 class PlainForwardStep {
  public:
   static constexpr int kBarriers = 0;
-  PlainForwardStep(char*, Barrier*) {}
+  PlainForwardStep(const BlockMemory&, TeamMemory&) {}
   void Arm() const {}
   void EndShare(int) {}
   // Begins the step of all cells.
@@ -40,9 +39,9 @@ using CellStep = PlainForwardStep;
 
 // The number of steps by which the products of the input side are loaded ahead,
 // since a step may be shorter than a load from memory takes.
-constexpr int kAhead = kHasBands || Weights::kLoadsLate ? 1 : 2;
+constexpr int kAhead = kHasBands || kLoadsLate ? 1 : 2;
 static_assert(kAhead == 1 || kTogether == 1, "cells hand on what they share");
-constexpr bool kLoadsEarly = !Weights::kLoadsLate || kHoldsCells;
+constexpr bool kLoadsEarly = !kLoadsLate || kHoldsCells;
 // Products are added to the sums that a step begins with, which takes no
 // registers beside them, unless they have powers, or are left out where a
 // sequence starts anew.

@@ -20,9 +20,10 @@ struct ForwardMemory : BlockMemory {
   char* const weights =
       reinterpret_cast<char*>(sums) + kShape.forward_sums_bytes();
 
-  // What h is multiplied by before it is an operand, and what it was.
-  float PowerOf(int row) const {
-    return kKeepsPowers && kHasPowers ? sequence_powers[row] : 1.0f;
+  // What a sequence's h is multiplied by before it is an operand.
+  float ScaleOfH(int row) const {
+    if (!kHasPowers) return 1.0f;
+    return ScaleOf(kKeepsPowers ? sequence_powers[row] : 1.0f);
   }
 };
 
@@ -46,12 +47,14 @@ static Chunk ChunkOfLanes(const Word (&words)[4], int lane, int stride) {
   return chunk;
 }
 
-// The h of a team's sequences, of which each block computes that of its units.
-// What a transport has no part in, does nothing.
+// The h of a team's sequences, of which each block computes that of its units
+// and sends it to all blocks of the team. In a cluster, blocks store to the
+// peers' copy of h for the next step while these read the other one. In another
+// team, they fetch what others have sent through a ring.
 class States {
  public:
-  States(const Thread& me, const ForwardMemory& memory)
-      : me_(me), memory_(memory) {}
+  States(const Thread& me, const ForwardMemory& memory, TeamMemory& of_team)
+      : me_(me), memory_(memory), ring_(of_team) {}
 
   // Sets the states before the first step, [batch, stride]; `first` is null if
   // there are none. `bounds` are those by which sequences have their powers.
@@ -68,7 +71,7 @@ class States {
         const int b = Sequence(sequences, first_row + row).b;
         return b < 0 ? nullptr : bounds + b * stride;
       };
-      FindPowers<kRows>(bound_of, kKeepsPowers ? 1.0f : 0.0f, me_.index,
+      FindPowers<kRows>(me_, bound_of, kKeepsPowers ? 1.0f : 0.0f,
                         memory_.sequence_powers);
       SynchronizeBlock();
     }
@@ -90,22 +93,75 @@ class States {
           ToOperands(values);
     }
   }
-  char* ring_end() const { return nullptr; }
-  void Await(int) const {}
-  void Receive(int, int) const {}
-  void SendAll(int, const float*) const {}
-  void EndStep(int) const {}
-  void EndShare(int) {}
+  // What a step's products read.
+  char* Numbers(int step) const {
+    return memory_.states + (IS_CLUSTER ? step % 2 * kCopy : 0);
+  }
+  // From here on a cluster's peers may store to this block.
+  void Join() {
+    if (IS_CLUSTER) {
+#pragma unroll
+      for (int i = 0; i < kPeers; ++i) {
+        const int peer = i * kLanes + me_.lane % kLanes;
+        peers_[i] = MemoryOfPeer(peer < TEAM ? peer : 0);
+      }
+      if (WARPGROUPS) ShowOperands();
+      SynchronizeCluster();
+    } else {
+      SynchronizeOperands();
+    }
+  }
+  // Waits for a piece of the h that a step's products read.
+  void Receive(int step, int piece) const {
+    if (IS_CLUSTER) {
+      memory_.AwaitPeers(step, me_.index);
+      if (WARPGROUPS) ShowOperands();
+    } else if (step > 0) {
+      Fetch(step, piece);
+    }
+  }
+  // Sends the h of one of a thread's cells after a step, or of all of them with
+  // the last one if the lanes with the sums have the cells.
+  void Send(int step, int round, const float* h) const {
+    if (kHoldsCells) {
+      if (round + 1 == kRounds) SendAll(step, h);
+      return;
+    }
+    const Cell cell(round, me_.index);
+    const Chunk chunk = ChunkOf(cell, h[round]);
+    const int unit = me_.rank * BLOCK_UNITS + cell.unit;
+    if (!IS_CLUSTER) {
+      if (!cell.exists || me_.lane % kLanes != 0 || cell.row >= rows_) return;
+      ring_.Send(
+          step,
+          (cell.row * kShape.all_units() + unit) * kShape.operand_item_bytes(),
+          chunk);
+      return;
+    }
+    char* const to =
+        Numbers(step + 1) + cell.row * kPitch + unit / kLanes * kColumn;
+#pragma unroll
+    for (int i = 0; i < kPeers; ++i) {
+      if (cell.exists && i * kLanes + me_.lane % kLanes < TEAM) {
+        StoreToPeer(peers_[i], to, memory_.barriers + (step + 1) % 2, chunk);
+      }
+    }
+  }
+  void EndStep(int step) const {
+    if (!IS_CLUSTER) ring_.EndStep(step);
+  }
+  void EndShare(int steps) { ring_.EndShare(steps > 0 ? steps - 1 : 0); }
 
- protected:
-  // The lanes that have the same 16 bytes of h.
+ private:
+  // The lanes that have the same 16 bytes of h, and divide a cluster's peers
+  // among themselves.
   static constexpr int kLanes = kShape.chunk_units();
+  static constexpr int kPeers = (TEAM + kLanes - 1) / kLanes;
 
   // Returns the 16 bytes of h that the lane of a cell shares with its
   // neighbours. Lanes without a cell take part in the shuffles, too.
   Chunk ChunkOf(const Cell& cell, float h) const {
-    if (kHasPowers)
-      h *= ScaleOf(cell.exists ? memory_.PowerOf(cell.row) : 1.0f);
+    if (cell.exists) h *= memory_.ScaleOfH(cell.row);
     const float pair[2] = {h, ShuffleXor(h, 1)};
     const Word word = ToOperands(kOperands == 1 ? &h : pair);
     Chunk chunk;
@@ -116,68 +172,20 @@ class States {
     }
     return chunk;
   }
-  int UnitOf(const Cell& cell) const {
-    return me_.rank * BLOCK_UNITS + cell.unit;
-  }
-
-  const Thread& me_;
-  const ForwardMemory& memory_;
-  int rows_ = 0;  // Those of sequences, in the share.
-};
-
-// In a cluster, blocks store to the peers' copy of h for the next step while
-// these read the other one.
-class ClusterStates : public States {
- public:
-  ClusterStates(const Thread& me, const ForwardMemory& memory, char*)
-      : States(me, memory) {}
-  // What a step's products read.
-  char* Numbers(int step) const { return memory_.states + step % 2 * kCopy; }
-  // From here on peers may store to this block.
-  void Join() {
-#pragma unroll
-    for (int i = 0; i < kPeers; ++i) {
-      const int peer = i * kLanes + me_.lane % kLanes;
-      peers_[i] = MemoryOfPeer(peer < TEAM ? peer : 0);
-    }
-    Weights::ShowOperands();
-    SynchronizeCluster();
-  }
-  // Waits for the h that a step's products read.
-  void Await(int step) const {
-    memory_.AwaitPeers(step, me_.index);
-    Weights::ShowOperands();
-  }
-  // Send the h of one of a thread's cells after a step, or of all of them if
-  // the lanes with the sums have the cells.
-  void Send(int step, int round, float h) const {
-    if (kHoldsCells) return;
-    const Cell cell(round, me_.index);
-    const Chunk chunk = ChunkOf(cell, h);
-    char* const to =
-        Numbers(step + 1) + cell.row * kPitch + UnitOf(cell) / kLanes * kColumn;
-#pragma unroll
-    for (int i = 0; i < kPeers; ++i) {
-      if (cell.exists && i * kLanes + me_.lane % kLanes < TEAM) {
-        StoreToPeer(peers_[i], to, memory_.barriers + (step + 1) % 2, chunk);
-      }
-    }
-  }
   void SendAll(int step, const float* h) const {
     // Eight units of a sequence are a chunk. A lane has two sequences of a
     // unit, or two units of a sequence.
     constexpr bool kHasTwo = kNeighbours == 2;
     constexpr int kStride = kHasTwo ? 4 : 1;
 #pragma unroll
-    for (int first = 0; kHoldsCells && first < kRounds; first += 8) {
+    for (int first = 0; first < kRounds; first += 8) {
       Word words[4] = {};
 #pragma unroll
       for (int i = first; i < kRounds && i < first + 8; i += 2) {
         float pair[2];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float power = memory_.PowerOf(Cell(i + e, me_.index).row);
-          pair[e] = h[i + e] * (kHasPowers ? ScaleOf(power) : 1.0f);
+          pair[e] = h[i + e] * memory_.ScaleOfH(Cell(i + e, me_.index).row);
         }
         const Word word = ToOperands(pair);
         words[(i - first) / 2] = kHasTwo ? word : Transposed(word);
@@ -197,27 +205,9 @@ class ClusterStates : public States {
       }
     }
   }
-
- private:
-  // The lanes of a chunk divide the peers among themselves.
-  static constexpr int kPeers = (TEAM + kLanes - 1) / kLanes;
-
-  PeerMemory peers_[kPeers];
-};
-
-// In another team, blocks fetch what others have sent through a ring.
-class GridStates : public States {
- public:
-  GridStates(const Thread& me, const ForwardMemory& memory, char* ring)
-      : States(me, memory), ring_(ring) {}
-  char* ring_end() const { return ring_.end(); }
-  char* Numbers(int) const { return memory_.states; }
-  void Join() const { Weights::SynchronizeOperands(); }
-
-  // Receives a piece of the slice of the h that a step's products read, of
+  // Fetches a piece of the slice of the h that a step's products read, of
   // [kRows, all units]. Other rows than those of sequences stay zero.
-  void Receive(int step, int piece) const {
-    if (step == 0) return;
+  void Fetch(int step, int piece) const {
     constexpr int kInRow = kSliceUnits / kLanes;
     constexpr int kOfRow =
         Weights::kPieces == 1 ? kInRow : kPairs / Weights::kPieces * 4;
@@ -241,7 +231,7 @@ class GridStates : public States {
                               : at / kOfRow * (SLICES * kInRow) + column;
         from[i] = at < end && column < kInRow ? place + chunk * 16 : nullptr;
       }
-      ::Receive(from, IsFull, chunks);
+      ::Receive(from, IsSent, chunks);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int at = first + i * kThreads;
@@ -251,25 +241,15 @@ class GridStates : public States {
             chunks[i];
       }
     }
-    Weights::SynchronizeOperands();
+    SynchronizeOperands();
   }
-  void Send(int step, int round, float h) const {
-    const Cell cell(round, me_.index);
-    const Chunk chunk = ChunkOf(cell, h);
-    if (!cell.exists || me_.lane % kLanes != 0 || cell.row >= rows_) return;
-    ring_.Send(
-        step,
-        (cell.row * kShape.all_units() + UnitOf(cell)) * kShape.item_bytes(),
-        chunk);
-  }
-  void EndStep(int step) const { ring_.EndStep(step); }
-  void EndShare(int steps) { ring_.EndShare(steps > 0 ? steps - 1 : 0); }
 
- private:
-  ClearedRing<kStepBytes> ring_;
+  const Thread& me_;
+  const ForwardMemory& memory_;
+  int rows_ = 0;  // Those of sequences, in the share.
+  PeerMemory peers_[kPeers];
+  ClearedRing<IS_CLUSTER ? 0 : kStepBytes> ring_;
 };
-
-using TeamStates = OfTransport<ClusterStates, GridStates>::Type;
 
 // The slots of a unit, which are loaded as 16 bytes if they are as many.
 struct alignas(SLOTS == 4 ? 16 : 4) Slots {
@@ -280,19 +260,17 @@ struct alignas(SLOTS == 4 ? 16 : 4) Slots {
 // sums are sent to the blocks whose units they are of, and added there.
 class BlockSums {
  public:
-  BlockSums(const Thread& me, const ForwardMemory& memory, char* ring)
-      : me_(me), memory_(memory), ring_(ring) {}
-  char* ring_end() const { return ring_.end(); }
+  BlockSums(const Thread& me, const ForwardMemory& memory, TeamMemory& of_team)
+      : me_(me), memory_(memory), ring_(of_team) {}
   void EndShare(int steps) { ring_.EndShare(steps); }
 
   // A warp's tiles, and the first of its pairs. Warps that multiply together
   // have neighbouring tiles.
   int TileOf(int i) const {
-    constexpr int kGroup = Weights::kWarps;
-    return (me_.warp / kGroup / SPLITS * kTiles + i) * kGroup +
-           me_.warp % kGroup;
+    const int group = me_.warp / kJointWarps / SPLITS;
+    return (group * kTiles + i) * kJointWarps + me_.warp % kJointWarps;
   }
-  int split() const { return me_.warp / Weights::kWarps % SPLITS; }
+  int split() const { return me_.warp / kJointWarps % SPLITS; }
   int first_pair() const { return split() * kPairs; }
 
   // Hands on the sums of a warp, unless its lanes have the cells. All threads

@@ -200,10 +200,10 @@ Kernel::Grid Kernel::MostAtOnce() const {
   return rounds(one_by_one) < rounds(together) ? one_by_one : together;
 }
 
-size_t Kernel::ring_bytes() const {
+size_t Kernel::team_memory_bytes() const {
   if (shape_.is_cluster) return shape_.is_stack ? sizeof(uint32_t) : 0;
   const Grid grid = MostAtOnce();
-  return static_cast<size_t>(shape_.ring_bytes(is_backward_)) *
+  return static_cast<size_t>(shape_.team_memory_bytes(is_backward_)) *
          static_cast<size_t>(grid.teams * grid.dirs);
 }
 
@@ -227,18 +227,18 @@ CUlaunchConfig Kernel::Config(const Grid& grid, CUstream stream,
   return config;
 }
 
-RnnStatus Kernel::Enqueue(CUstream stream, void* ring,
+RnnStatus Kernel::Enqueue(CUstream stream, void* team_memory,
                           PassArguments* arguments) const {
   const Grid most = MostAtOnce();
-  const size_t bytes = ring_bytes();
-  arguments->part.ring = ring;
+  const size_t bytes = team_memory_bytes();
+  arguments->launch.team_memory = team_memory;
   void* parameters[] = {arguments};  // What is derived begins with its base.
   for (int d = 0; d < at_once_; d += most.dirs) {
-    arguments->part.first_direction = d;
+    arguments->launch.first_direction = d;
     CUlaunchAttribute attribute;
     CUlaunchConfig config = Config(most, stream, &attribute);
     if (bytes > 0) {
-      CRNN_RETURN_IF_ERROR(EnqueueFill(stream, ring, 0xFF, bytes));
+      CRNN_RETURN_IF_ERROR(EnqueueFill(stream, team_memory, 0xFF, bytes));
     }
     if (!shape_.is_cluster) {
       // The driver then makes sure that all blocks run at the same time.

@@ -50,10 +50,10 @@ class Kernel {
   // The rows of the teams that the batch would fill at once.
   int rows() const { return shares_ * shape_.rows(); }
   // The bytes of the memory through which the kernel's teams exchange.
-  size_t ring_bytes() const;
+  size_t team_memory_bytes() const;
   // Enqueues the kernel. `arguments` are ForwardArguments or BackwardArguments,
   // whichever the kernel takes; this sets their part.
-  RnnStatus Enqueue(CUstream stream, void* ring,
+  RnnStatus Enqueue(CUstream stream, void* team_memory,
                     PassArguments* arguments) const;
 
  private:

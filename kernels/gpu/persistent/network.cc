@@ -318,7 +318,7 @@ RnnStatus Network::Forward(const Handles& handles,
       CRNN_RETURN_IF_ERROR(ForwardProjected(handles, workspace, arguments));
     } else if (!is_stack_ || is_last) {
       CRNN_RETURN_IF_ERROR(
-          forward_.Enqueue(handles.stream, workspace.ring, &arguments));
+          forward_.Enqueue(handles.stream, workspace.team_memory, &arguments));
     }
     input = output_below = output;
     if (problem_.has_dropout_between_layers() && !is_last) {

@@ -225,7 +225,7 @@ struct Network::BackwardPass {
                                         reserve.seed, arguments)
           : network.folds()
               ? network.BackwardProjected(handles, workspace, arguments)
-              : network.backward_.Enqueue(handles.stream, workspace.ring,
+              : network.backward_.Enqueue(handles.stream, workspace.team_memory,
                                           &arguments));
 
       // The gradient of the inputs goes to the layer below, or to the caller.

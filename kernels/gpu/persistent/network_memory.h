@@ -107,7 +107,7 @@ void Network::SetDirection(int64_t pseudo_layer, const Buffers& buffers,
 // The workspaces of both passes begin with this.
 struct Network::Workspace : Memory {
   void* blas = arena.Take<char>(kBlasBytes);
-  void* ring = nullptr;
+  void* team_memory = nullptr;
   std::optional<StepLoop::Memory> step_memory;
   // Around the kernels: what the projections are folded into, and the first
   // states of steps without them, or their gradients and those of the last.
@@ -120,7 +120,7 @@ struct Network::Workspace : Memory {
       step_memory.emplace(*network.loop_, is_backward, &arena);
     } else {
       const Kernel& kernel = is_backward ? network.backward_ : network.forward_;
-      ring = arena.Take<char>(kernel.ring_bytes());
+      team_memory = arena.Take<char>(kernel.team_memory_bytes());
     }
     if (!network.folds()) return;
     const int64_t units = spec.num_units * network.item_;

@@ -45,7 +45,7 @@ template <typename Arguments>
 struct OwnUnits {
   const Arguments& all;
   const StepBuffers& steps;
-  const Own<Arguments> first = {all, steps, static_cast<int>(blockIdx.x)};
+  const OwnUnit<Arguments> first = {all, steps, static_cast<int>(blockIdx.x)};
   const Sum per_unit = Sum(1) / steps.units;
 
   bool Has(int round) const {
@@ -57,8 +57,8 @@ struct OwnUnits {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       if (!Has(round)) continue;
-      use(round, Own<Arguments>(all, steps, static_cast<int>(blockIdx.x),
-                                threadIdx.x + round * blockDim.x));
+      use(round, OwnUnit<Arguments>(all, steps, static_cast<int>(blockIdx.x),
+                                    threadIdx.x + round * blockDim.x));
     }
   }
   // Returns totals of n numbers of each unit, which number(round, i) returns.
@@ -77,7 +77,7 @@ struct OwnUnits {
 
 extern "C" __global__ void __launch_bounds__(kMostThreads)
     forward_step(const ForwardArguments all, StepBuffers steps, int step) {
-  using Unit = Own<ForwardArguments>;
+  using Unit = OwnUnit<ForwardArguments>;
   const OwnUnits<ForwardArguments> own = {all, steps};
   if (own.first.IsPadding(step)) {
     own.ForEach([&](int, const Unit& at) { StorePadding(at, step); });
@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
 
 extern "C" __global__ void __launch_bounds__(kMostThreads)
     backward_step(const BackwardArguments all, StepBuffers steps, int step) {
-  using Unit = Own<BackwardArguments>;
+  using Unit = OwnUnit<BackwardArguments>;
   const int units = steps.units;
   const OwnUnits<BackwardArguments> own = {all, steps};
   const bool is_last = own.first.IsLast(step);

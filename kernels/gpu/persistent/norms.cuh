@@ -55,81 +55,20 @@ static float UnitsOf(int part) {
   return static_cast<float>(Within(NUM_UNITS - part * kRowLanes, kRowLanes));
 }
 
-// The places of chunks in an exchange: in a cluster, in shared memory.
-template <int kBytes>
-class ClusterPlaces {
+// An exchange of n numbers of each part: in a cluster, through shared memory,
+// and in another team through a ring. All threads of a block call its functions
+// together, with the numbers of all of their cells, since what one cell waits
+// for hides what another one does.
+template <int n>
+class PartsOfRows {
+  static constexpr int kChunks = (n + 3) / 4;
+
  public:
-  static constexpr int kPartsAtOnce = kParts;
-  ClusterPlaces(char* memory, Barrier* barrier)
-      : memory_(memory), barrier_(barrier) {}
-  char* end() const { return memory_ + kBytes; }
+  static constexpr int kBytes = kChunks * kRows * kParts * 16;
+  PartsOfRows(char* shared, Barrier* barrier, TeamMemory& of_team)
+      : shared_(shared), barrier_(barrier), ring_(of_team) {}
   void Arm() const { ArmBarrier(barrier_, kBytes); }
-  void EndShare(int) {}
-  // The lanes of a part, all of which call this with a chunk, divide the peers
-  // among themselves.
-  void Send(int, int at, int /*chunk*/, int own, const Chunk& sent) const {
-#pragma unroll
-    for (int peer = 0; peer < TEAM; peer += kRowLanes) {
-      if (peer + own >= TEAM) continue;
-      StoreToPeer(MemoryOfPeer(peer + own), memory_ + at, barrier_, sent);
-    }
-  }
-  void EndStep(int) const {}
-  void Await(int turn, bool arms) const {
-    WaitForBarrier(barrier_, turn % 2);
-    if (arms) Arm();
-  }
-  // Gets the chunks that have a place.
-  template <int kCount>
-  void Load(int, const int (&at)[kCount], Chunk (&chunks)[kCount]) const {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (at[i] < 0) continue;
-      chunks[i] = *reinterpret_cast<const Chunk*>(memory_ + at[i]);
-    }
-  }
-
- private:
-  char* const memory_;
-  Barrier* const barrier_;
-};
-
-// In another team, they are in a ring.
-template <int kBytes>
-class GridPlaces : public ClearedRing<kBytes> {
-  using Ring = ClearedRing<kBytes>;
-
- public:
-  static constexpr int kPartsAtOnce = 1;
-  GridPlaces(char* memory, Barrier*) : Ring(memory) {}
-  void Arm() const {}
-  void Send(int turn, int at, int chunk, int own, const Chunk& sent) const {
-    if (own == chunk) Ring::Send(turn, at, sent);
-  }
-  void Await(int, bool) const {}
-  template <int kCount>
-  void Load(int turn, const int (&at)[kCount], Chunk (&chunks)[kCount]) const {
-    const char* from[kCount];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      from[i] = at[i] < 0 ? nullptr : Ring::PlaceOf(turn) + at[i];
-    }
-    Receive(from, IsFull, chunks);
-  }
-};
-
-// An exchange of n numbers of each part. All threads of a block call its
-// functions together, with the numbers of all of their cells, since what one
-// cell waits for hides what another one does.
-template <int n, int kChunks = (n + 3) / 4,
-          int kBytes = kChunks * kRows * kParts * 16>
-class PartsOfRows
-    : public OfTransport<ClusterPlaces<kBytes>, GridPlaces<kBytes>>::Type {
-  using Places =
-      typename OfTransport<ClusterPlaces<kBytes>, GridPlaces<kBytes>>::Type;
-
- public:
-  using Places::Places;
+  void EndShare(int steps) { ring_.EndShare(steps); }
 
   // All lanes of a part call this with the same numbers.
   void Send(int turn, const Thread& me,
@@ -145,17 +84,30 @@ class PartsOfRows
         sent.word[j] = __float_as_uint(numbers[round][4 * chunk + j]);
       }
       const int part = (me.rank * BLOCK_UNITS + cell.unit) / kRowLanes;
-      Places::Send(turn, PlaceOf(chunk, cell, part), chunk,
-                   me.index % kRowLanes, sent);
+      const int at = PlaceOf(chunk, cell, part), own = me.index % kRowLanes;
+      if (!IS_CLUSTER) {
+        if (own == chunk) ring_.Send(turn, at, sent);
+        continue;
+      }
+      // The lanes of a part divide the peers among themselves.
+#pragma unroll
+      for (int peer = 0; peer < TEAM; peer += kRowLanes) {
+        if (peer + own >= TEAM) continue;
+        StoreToPeer(MemoryOfPeer(peer + own), shared_ + at, barrier_, sent);
+      }
     }
-    Places::EndStep(turn);
+    if (!IS_CLUSTER) ring_.EndStep(turn);
   }
   // Calls use(round, units, numbers) with a lane's share of the parts of each
   // sequence, once all blocks have sent them.
   template <typename Use>
   void Receive(int turn, const Thread& me, const Use& use) const {
-    Places::Await(turn, me.index == 0);
-#pragma unroll Places::kPartsAtOnce
+    constexpr int kPartsAtOnce = IS_CLUSTER ? kParts : 1;
+    if (IS_CLUSTER) {
+      WaitForBarrier(barrier_, turn % 2);
+      if (me.index == 0) Arm();
+    }
+#pragma unroll kPartsAtOnce
     for (int first = 0; first < kParts; first += kRowLanes) {
       const int part = first + me.index % kRowLanes;
       int at[kRounds * kChunks];
@@ -166,7 +118,7 @@ class PartsOfRows
         at[i] = cell.exists && part < kParts ? PlaceOf(i % kChunks, cell, part)
                                              : -1;
       }
-      Places::Load(turn, at, chunks);
+      Load(turn, at, chunks);
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
         if (at[round * kChunks] < 0) continue;
@@ -185,6 +137,24 @@ class PartsOfRows
   static int PlaceOf(int chunk, const Cell& cell, int part) {
     return ((chunk * kRows + cell.row) * kParts + part) * 16;
   }
+  // Loads the chunks that have a place, in a ring once they are there.
+  template <int kCount>
+  void Load(int turn, const int (&at)[kCount], Chunk (&chunks)[kCount]) const {
+    const char* from[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      from[i] = at[i] < 0
+                    ? nullptr
+                    : (IS_CLUSTER ? shared_ : ring_.PlaceOf(turn)) + at[i];
+      if (IS_CLUSTER && at[i] >= 0)
+        chunks[i] = *reinterpret_cast<const Chunk*>(from[i]);
+    }
+    if (!IS_CLUSTER) ::Receive(from, IsSent, chunks);
+  }
+
+  char* const shared_;
+  Barrier* const barrier_;
+  ClearedRing<IS_CLUSTER ? 0 : kBytes> ring_;
 };
 
 // Of some numbers, `sums` has the sum of the differences from the first one,
@@ -247,8 +217,9 @@ template <int n, int m>
 class NormedStep {
  public:
   static constexpr int kBarriers = 2;
-  NormedStep(char* memory, Barrier* barriers)
-      : first_(memory, barriers), second_(first_.end(), barriers + 1) {}
+  NormedStep(const BlockMemory& memory, TeamMemory& of_team)
+      : first_(memory.norms, memory.barriers + 2, of_team),
+        second_(memory.norms + first_.kBytes, memory.barriers + 3, of_team) {}
   void Arm() const {
     first_.Arm();
     second_.Arm();
@@ -342,16 +313,15 @@ class NormedBackwardStep : public NormedStep<4, 2 * kLast - 2> {
               float (*of_slots)[kSlots]) {
     const auto add_up = [&](auto& sums) {
       constexpr int n = sizeof(sums[0]) / sizeof(float);
+      const PartsOfRows<n>& parts = this->Parts<n>();
       AddUp<n * kRounds>(AllOf(sums), me.lane);
-      this->Parts<n>().Send(turn, me, sums);
+      parts.Send(turn, me, sums);
 #pragma unroll
       for (int i = 0; i < kRounds * n; ++i) sums[i / n][i % n] = 0.0f;
-      this->Parts<n>().Receive(turn, me,
-                               [&](int round, float, const float* part) {
+      parts.Receive(turn, me, [&](int round, float, const float* part) {
 #pragma unroll
-                                 for (int i = 0; i < n; ++i)
-                                   sums[round][i] += part[i];
-                               });
+        for (int i = 0; i < n; ++i) sums[round][i] += part[i];
+      });
       AddUp<n * kRounds>(AllOf(sums), me.lane);
     };
     gradients_.Compute(functions, cells_, is_active, kPerUnit, add_up, carry_h,

@@ -2,13 +2,10 @@
 //
 // Where TF32 is allowed and h has a bound, floats are multiplied in float16,
 // which has as many bits of a fraction as TF32, but a narrow range. So before
-// they are rounded, numbers are multiplied by powers of two, which bring the
-// largest one to at least 2^14 and less than 2^15. Numbers of 2^-28 times the
-// largest then keep all bits, and what smaller ones lose is at most 2^-39 times
-// the largest. Products of two such numbers are sums of floats, and are divided
-// by the powers. Each row of the weights has a power of its own, and so has
-// each sequence's h or, in the backward pass, the gradients of a block's gates
-// in a step.
+// they are rounded, numbers are multiplied by powers of two, by which the sums
+// of products are divided (docs/internals/gpu_kernels.md, TF32). Each row of
+// the weights has a power of its own, and so has each sequence's h or, in the
+// backward pass, the gradients of a block's gates in a step.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_POWERS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_POWERS_CUH_
 
@@ -82,7 +79,7 @@ struct alignas(16 * kItems / kOperands) Operands {
 // stands for zeros. What is infinite or no number counts for nothing. A power
 // is at least that of `least`. All threads of the block call this together.
 template <int kCount, typename RowOf>
-static void FindPowers(const RowOf& row_of, float least, int thread,
+static void FindPowers(const Thread& me, const RowOf& row_of, float least,
                        float* powers) {
   // As many lanes share a row as let the block's threads have all rows at once.
   constexpr int kLanes = kCount * 32 <= kThreads   ? 32
@@ -91,10 +88,10 @@ static void FindPowers(const RowOf& row_of, float least, int thread,
                                                    : 4;
   constexpr int kChunk = 4 * kItems, kAtOnce = 8;
   for (int first = 0; first < kCount; first += kThreads / kLanes) {
-    const int i = first + thread / kLanes;
+    const int i = first + me.index / kLanes;
     const Item* const row = i < kCount ? row_of(i) : nullptr;
     float largest = least;
-    for (int column = thread % kLanes * kChunk; column < NUM_UNITS;
+    for (int column = me.index % kLanes * kChunk; column < NUM_UNITS;
          column += kAtOnce * kLanes * kChunk) {
       Chunk chunks[kAtOnce];
       LoadOfRow<false>(row, column, kLanes * kChunk, chunks);
@@ -110,7 +107,7 @@ static void FindPowers(const RowOf& row_of, float least, int thread,
     for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
       largest = fmaxf(largest, ShuffleXor(largest, lanes));
     }
-    if (i < kCount && thread % kLanes == 0) {
+    if (i < kCount && me.index % kLanes == 0) {
       powers[i] = PowerOf(__float_as_uint(largest));
     }
   }
@@ -118,25 +115,27 @@ static void FindPowers(const RowOf& row_of, float least, int thread,
 
 // Finds the powers of the rows of the weights that a block multiplies. Each
 // block of a band finds those of its own units' rows, and tells the others
-// through `memory`, in which all bits were set.
+// through the team's memory, in which all bits were set.
 template <typename RowOf>
-static void FindRowPowers(const RowOf& row_of, int band, int slice,
-                          char* memory, int thread, float* powers) {
+static void FindRowPowers(const Thread& me, const RowOf& row_of,
+                          TeamMemory& of_team, float* powers) {
   constexpr int kOwnRows = BLOCK_UNITS * SLOTS, kChunks = kOwnRows / 4;
-  const auto own_row_of = [&](int i) { return row_of(slice * kOwnRows + i); };
-  FindPowers<kOwnRows>(own_row_of, 0.0f, thread, powers + slice * kOwnRows);
+  const int first = me.slice * kOwnRows;
+  FindPowers<kOwnRows>(
+      me, [&](int i) { return row_of(first + i); }, 0.0f, powers + first);
   SynchronizeBlock();
   if (!kHasBands) return;
   Chunk* const chunks = reinterpret_cast<Chunk*>(powers);
-  char* const of_band = memory + band * (SLICES * kChunks * 16);
-  for (int i = thread; i < kChunks; i += kThreads) {
-    const int at = slice * kChunks + i;
+  char* const of_band =
+      of_team.Take(TEAM * kChunks * 16) + me.band * (SLICES * kChunks * 16);
+  for (int i = me.index; i < kChunks; i += kThreads) {
+    const int at = me.slice * kChunks + i;
     StoreForOthers(of_band + at * 16, chunks[at]);
   }
-  for (int i = thread; i < SLICES * kChunks; i += kThreads) {
+  for (int i = me.index; i < SLICES * kChunks; i += kThreads) {
     const char* const from[1] = {of_band + i * 16};
     Chunk sent[1];
-    Receive(from, IsFull, sent);
+    Receive(from, IsSent, sent);
     chunks[i] = sent[0];
   }
   SynchronizeBlock();

@@ -15,12 +15,12 @@ struct DirectProducts {
     Chunk upper, lower;
     Rows(const Chunk& upper, const Chunk& lower) : upper(upper), lower(lower) {}
   };
-  // A lane's words of a pair for the 8 sequences, whose rows begin at `rows`
-  // and are `pitch` bytes apart. The lane is number t of the quad g.
+  // A lane's words of a pair for the 8 sequences, whose rows begin at `rows`.
+  // The lane is number t of the quad g.
   struct Columns {
     Chunk chunk;
-    void Load(const char* rows, int pitch, int g, int t) {
-      chunk = *reinterpret_cast<const Chunk*>(rows + g * pitch + t * 16);
+    void Load(const char* rows, int g, int t) {
+      chunk = *reinterpret_cast<const Chunk*>(rows + g * kPitch + t * 16);
     }
   };
 
@@ -75,8 +75,8 @@ struct SplitProducts : DirectProducts<kChains> {
   };
   struct Columns {
     Parts parts;
-    void Load(const char* rows, int pitch, int g, int t) {
-      parts.Set(*reinterpret_cast<const Chunk*>(rows + g * pitch + t * 16));
+    void Load(const char* rows, int g, int t) {
+      parts.Set(*reinterpret_cast<const Chunk*>(rows + g * kPitch + t * 16));
     }
   };
 
@@ -112,11 +112,11 @@ struct FusedProducts {
   };
   struct Columns {
     Chunk chunk[8];
-    void Load(const char* rows, int pitch, int, int t) {
+    void Load(const char* rows, int, int t) {
 #pragma unroll
       for (int column = 0; column < 8; ++column) {
         chunk[column] =
-            *reinterpret_cast<const Chunk*>(rows + column * pitch + t * 16);
+            *reinterpret_cast<const Chunk*>(rows + column * kPitch + t * 16);
       }
     }
   };

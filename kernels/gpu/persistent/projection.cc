@@ -49,7 +49,7 @@ RnnStatus Network::ForwardProjected(const Handles& handles,
     my.output = workspace.unprojected[d];
   }
   CRNN_RETURN_IF_ERROR(
-      forward_.Enqueue(handles.stream, workspace.ring, &steps));
+      forward_.Enqueue(handles.stream, workspace.team_memory, &steps));
   for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
     const ForwardDirection& of = arguments.direction[d];
     CRNN_RETURN_IF_ERROR(
@@ -99,7 +99,7 @@ RnnStatus Network::BackwardProjected(const Handles& handles,
     my.last_h_backprop = my.first_h_backprop = states;
   }
   CRNN_RETURN_IF_ERROR(
-      backward_.Enqueue(handles.stream, workspace.ring, &steps));
+      backward_.Enqueue(handles.stream, workspace.team_memory, &steps));
   for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
     const BackwardDirection& of = arguments.direction[d];
     // What the steps have read makes room for the gradients of the projected h

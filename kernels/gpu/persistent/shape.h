@@ -23,7 +23,7 @@ namespace persistent {
   /* H, of the layer. */                                                     \
   F(units, NUM_UNITS)                                                        \
   /* Numbers in a word of what products read. */                             \
-  F(items, ITEMS)                                                            \
+  F(word_operands, WORD_OPERANDS)                                            \
   /* Blocks in a team, and whether it is a cluster. */                       \
   F(team, TEAM)                                                              \
   F(is_cluster, IS_CLUSTER)                                                  \
@@ -69,7 +69,7 @@ struct Shape {
   }
 
   // The units of a chunk: 16 bytes, which go from block to block at once.
-  constexpr int chunk_units() const { return 4 * items; }
+  constexpr int chunk_units() const { return 4 * word_operands; }
   // Those of a chunk in the type of the data, in which parts of gradients go.
   constexpr int data_chunk_units() const {
     return products == kHalves ? 4 : chunk_units();
@@ -81,7 +81,7 @@ struct Shape {
   constexpr int rounds() const {
     return (block_units * rows() + threads() - 1) / threads();
   }
-  constexpr int item_bytes() const { return 4 / items; }
+  constexpr int operand_item_bytes() const { return 4 / word_operands; }
   constexpr int all_units() const { return team * block_units; }
   constexpr bool has_bands() const { return slices > 1; }
   constexpr int bands() const { return team / slices; }
@@ -160,7 +160,7 @@ struct Shape {
                : (forward_tiles() * splits + warps - 1) / warps;
   }
   constexpr int forward_warp_pairs() const {
-    return (slice_units() / items + 16 * splits - 1) / (16 * splits);
+    return (slice_units() / word_operands + 16 * splits - 1) / (16 * splits);
   }
   // A cluster's peers store to one copy while a block reads the other.
   constexpr int copies() const { return is_cluster ? 2 : 1; }
@@ -189,7 +189,7 @@ struct Shape {
   }
   // The bytes that a block receives in a step.
   constexpr int forward_step_bytes() const {
-    return rows() * all_units() * item_bytes();
+    return rows() * all_units() * operand_item_bytes();
   }
 
   // Each layer of a stack has a stage. Each but the lowest has another stage
@@ -202,7 +202,7 @@ struct Shape {
   // The backward pass multiplies the transposed rows of the weights by the
   // gradients of the gates.
   constexpr int backward_pairs() const {
-    return (band_rows() + 16 * items - 1) / (16 * items);
+    return (band_rows() + 16 * word_operands - 1) / (16 * word_operands);
   }
   // A group's tiles give a lane the sums of consecutive units, 16 bytes of
   // them.
@@ -232,16 +232,16 @@ struct Shape {
   constexpr bool backward_is_in_warp() const {
     return backward_row_lanes() * backward_neighbours() == block_units;
   }
-  // A cluster's peers store partial sums to slots, one for each sender. A slot
-  // has tiles of eight sequences and so many units, row by row, so that what a
-  // warp stores fills whole lines.
-  constexpr int backward_slot_units() const {
+  // A cluster's peers store parts of gradients, each sender one. A part has
+  // tiles of eight sequences and so many units, row by row, so that what a warp
+  // stores fills whole lines.
+  constexpr int backward_part_units() const {
     const int of_block = LanesOf(block_units), of_warp = 16 * group_tiles();
     return of_block < of_warp ? of_block : of_warp;
   }
-  // In other teams, threads fetch the partial sums of some senders each and add
-  // them. A group of threads that has all of a block's units and sequences is
-  // an adder, and shared memory has one slot of floats for each adder.
+  // In other teams, threads fetch the parts of some senders each and add them.
+  // A group of threads that has all of a block's units and sequences is an
+  // adder, and shared memory has the sums of each adder.
   constexpr int backward_sender_chunks() const {
     return rows() * block_units / data_chunk_units();
   }
@@ -249,7 +249,7 @@ struct Shape {
     const int most = threads() / backward_sender_chunks();
     return most < 1 ? 1 : most < bands() ? most : bands();
   }
-  constexpr int backward_slots_bytes() const {
+  constexpr int backward_parts_bytes() const {
     return is_cluster ? 2 * team * rows() * block_units * data_bytes()
                       : backward_adders() * rows() * block_units * 4;
   }
@@ -262,7 +262,7 @@ struct Shape {
   // In a band, a block sends so many chunks of gradients of its gates, four of
   // each unit, and then a chunk with the power of each sequence.
   constexpr int backward_gates_chunks() const {
-    return block_units / items * rows();
+    return block_units / word_operands * rows();
   }
   constexpr int backward_gates_step_bytes() const {
     const int powers = products == kHalves ? rows() : 0;
@@ -282,7 +282,7 @@ struct Shape {
   // The shared memory of a block.
   constexpr int shared_bytes(bool is_backward) const {
     return kBarrierBytes + powers_bytes() + norm_shared_bytes() +
-           (is_backward ? backward_slots_bytes() + backward_gradient_bytes()
+           (is_backward ? backward_parts_bytes() + backward_gradient_bytes()
                         : forward_h_bytes() + forward_sums_bytes()) +
            (pairs(is_backward) - resident_pairs) * warps *
                warp_tiles(is_backward) * 2 * kChunkBytes;
@@ -292,18 +292,18 @@ struct Shape {
   // steps: in a ring whose places are cleared, what several blocks read, and in
   // one with marks, what is for one block.
   static constexpr int kClearedRing = 32, kMarkedRing = 2;
-  constexpr int ring_bytes(bool is_backward) const {
+  constexpr int team_memory_bytes(bool is_backward) const {
     const int cleared =
         is_backward ? team * backward_gates_step_bytes() : forward_step_bytes();
     const int marked =
         is_backward ? backward_step_bytes() : forward_sums_step_bytes();
     return kClearedRing * (cleared + norm_bytes()) +
-           kMarkedRing * team * marked + ring_of_rows_bytes();
+           kMarkedRing * team * marked + row_powers_memory_bytes();
   }
 
  private:
   // The powers of rows of the weights, which a band's blocks tell each other.
-  constexpr int ring_of_rows_bytes() const {
+  constexpr int row_powers_memory_bytes() const {
     return has_bands() && products == kHalves ? bands() * band_rows() * 4 : 0;
   }
 };

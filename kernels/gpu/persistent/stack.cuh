@@ -2,17 +2,12 @@
 // cluster has some of the sequences in one stage: a layer's recurrence, or the
 // products of an upper layer's input weights with the output of the layer
 // below. A stage fetches the steps of the stage before it as they appear in
-// memory. All bits set mark a number that is not there yet: no arithmetic and
-// no conversion gives such a number.
-//
-// A stage waits for earlier stages alone. A cluster takes its stage by a
-// ticket, so that clusters of earlier stages have always begun before it, and
-// no cluster waits for one that cannot run.
+// memory, where all bits set mark a number that is not there yet. Tickets make
+// sure that clusters of earlier stages have begun before those of later ones.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STACK_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STACK_CUH_
 
-#include "exchange.cuh"
-#include "powers.cuh"
+#include "forward_exchange.cuh"
 
 // Returns the number of clusters that have begun before this one. All bits of
 // the counter are set at first, which stands for -1.
@@ -67,15 +62,15 @@ struct Stage {
   // whether it is of an upper layer, and whether another one waits for it.
   bool is_product = false, is_upper = false, is_awaited = false;
 };
-static Stage StageOfBlock(const Part& part) {
+static Stage StageOfBlock(const LaunchArguments& launch) {
   if constexpr (IS_STACK) {
-    const int ticket = TakeTicket(part.ring), teams = gridDim.x / TEAM;
+    const int ticket = TakeTicket(launch.team_memory), teams = gridDim.x / TEAM;
     const int stage = ticket / teams, direction = (stage + 1) / 2;
     return {direction,     ticket % teams * kRows,
             false,         stage % 2 == 1,
             direction > 0, stage + 1 < static_cast<int>(gridDim.y)};
   } else {
-    const int direction = part.first_direction + blockIdx.y;
+    const int direction = launch.first_direction + blockIdx.y;
     return {direction, FirstRowOf(0), direction == 1};
   }
 }
@@ -109,8 +104,8 @@ class LayerBelow {
     }
   }
   // Waits for the step that was loaded last, and stores it to `to`, the rows of
-  // states in shared memory. `powers` are those of the sequences.
-  void Store(int step, const float* powers, char* to) {
+  // states in shared memory.
+  void Store(int step, const ForwardMemory& memory, char* to) {
     const char* missing[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -122,9 +117,8 @@ class LayerBelow {
     for (int i = 0; i < kCount; ++i) {
       const Place place(i);
       if (place.row >= kRows) continue;
-      const float power = kKeepsPowers && kHasPowers ? powers[place.row] : 1.0f;
       reinterpret_cast<Operands*>(to + place.row * kPitch)[place.chunk] =
-          Operands(ahead_[i], kHasPowers ? ScaleOf(power) : 1.0f);
+          Operands(ahead_[i], memory.ScaleOfH(place.row));
     }
   }
 

@@ -32,7 +32,7 @@ Sum Masked(const StepBuffers& steps, unsigned char mask, int gate, Sum value) {
 // pass; `number` is that of [D, B]. The host makes sure that the numbers of
 // [D, G, B, H] can be counted in an int.
 template <typename Arguments>
-struct Own {
+struct OwnUnit {
   const Arguments& all;
   const StepBuffers& steps;
   const int batch = all.sequences.batch;
@@ -43,7 +43,8 @@ struct Own {
   const Sequence sequence = Sequence(all.sequences, b);
   Index state;  // The place of its first h and of its last.
 
-  Own(const Arguments& all, const StepBuffers& steps, int number, int unit = 0)
+  OwnUnit(const Arguments& all, const StepBuffers& steps, int number,
+          int unit = 0)
       : all(all),
         steps(steps),
         i(number * steps.units + unit),
@@ -160,7 +161,7 @@ struct Own {
 template <typename Arguments, typename Use>
 void ForUnits(const Arguments& all, const StepBuffers& steps, const Use& use) {
   const int blocks = gridDim.x / (steps.directions * all.sequences.batch);
-  Own<Arguments> at(all, steps, blockIdx.x / blocks);
+  OwnUnit<Arguments> at(all, steps, blockIdx.x / blocks);
   for (int unit = blockIdx.x % blocks * blockDim.x + threadIdx.x;
        unit < steps.units; unit += blocks * blockDim.x) {
     at.MoveTo(unit);
@@ -174,7 +175,7 @@ struct GateInput {
   Sum product = 0.0f, input_bias = 0.0f, recurrent_bias = 0.0f;
   float row_power = 1.0f, step_power = 1.0f;
 
-  void Load(const Own<ForwardArguments>& at, const Item* gates, int gate,
+  void Load(const OwnUnit<ForwardArguments>& at, const Item* gates, int gate,
             Index of_step) {
     const int of_gate = gate * at.steps.units + at.unit;
     product = ToFloat(gates[gate * at.steps.units]);
@@ -201,7 +202,7 @@ struct GateInput {
 
 // Sets what the gates read in a step, but those that a reset needs first. All
 // numbers are loaded before one is used, so that a thread waits only once.
-void ReadGates(const Own<ForwardArguments>& at, int step, Sum* z) {
+void ReadGates(const OwnUnit<ForwardArguments>& at, int step, Sum* z) {
   const Index row = at.RowAt(step);
   const StepBuffers& steps = at.steps;
   const bool is_anew = at.StartsAnew(step);
@@ -234,7 +235,7 @@ void ReadGates(const Own<ForwardArguments>& at, int step, Sum* z) {
 }
 
 // Sets the states before a step or, of step -1, the first ones.
-void ReadStates(const Own<ForwardArguments>& at, int step, Sum* h, Sum* c) {
+void ReadStates(const OwnUnit<ForwardArguments>& at, int step, Sum* h, Sum* c) {
   if (step >= 0) {
     if (at.StartsAnew(step)) return;
     if constexpr (CellType::kHasC) *c = at.CarriedC();
@@ -249,7 +250,7 @@ void ReadStates(const Own<ForwardArguments>& at, int step, Sum* h, Sum* c) {
 }
 
 // Stores what stands for a step in the padding.
-void StorePadding(const Own<ForwardArguments>& at, int step) {
+void StorePadding(const OwnUnit<ForwardArguments>& at, int step) {
   const Index row = at.RowAt(step);
   if (at.my.all_c != nullptr) {
     StoreItem(at.my.all_c, at.OfCell(row), at.Padding());
@@ -260,7 +261,7 @@ void StorePadding(const Own<ForwardArguments>& at, int step) {
 }
 
 // Stores the results of a step's cell, and what the backward pass reads.
-void StoreCell(const Own<ForwardArguments>& at, int step, Sum h, Sum c,
+void StoreCell(const OwnUnit<ForwardArguments>& at, int step, Sum h, Sum c,
                const Sum* kept) {
   const auto& my = at.my;
   const int units = at.steps.units;
@@ -286,7 +287,7 @@ void StoreCell(const Own<ForwardArguments>& at, int step, Sum h, Sum c,
 }
 
 // Hands the states after a step to the next one, or returns the last ones.
-void StoreStates(const Own<ForwardArguments>& at, int step, Sum h, Sum c) {
+void StoreStates(const OwnUnit<ForwardArguments>& at, int step, Sum h, Sum c) {
   const auto& my = at.my;
   const bool is_last = at.IsLast(step);
   if constexpr (CellType::kHasC) {
@@ -308,7 +309,7 @@ void StoreStates(const Own<ForwardArguments>& at, int step, Sum h, Sum c) {
 
 // Stores the gradients of the first c and, unless it is projected, of the first
 // h. A sequence without steps adds nothing to its sums.
-void StoreFirstGradients(const Own<BackwardArguments>& at, Sum dh, Sum dc) {
+void StoreFirstGradients(const OwnUnit<BackwardArguments>& at, Sum dh, Sum dc) {
   if (at.steps.projected == nullptr) {
     StoreItem(at.my.first_h_backprop, at.state, dh);
   }
@@ -324,7 +325,7 @@ void StoreFirstGradients(const Own<BackwardArguments>& at, Sum dh, Sum dc) {
 }
 
 // Sets the gradients of h and c after a step that come from the step after it.
-void ReadGradients(const Own<BackwardArguments>& at, int step, Sum* dh,
+void ReadGradients(const OwnUnit<BackwardArguments>& at, int step, Sum* dh,
                    Sum* dc) {
   const StepBuffers& steps = at.steps;
   const Sum* const products = static_cast<const Sum*>(steps.products);
@@ -361,7 +362,7 @@ void ReadGradients(const Own<BackwardArguments>& at, int step, Sum* dh,
 }
 
 // Returns a GRU's h before a step.
-[[maybe_unused]] Sum HBefore(const Own<BackwardArguments>& at, int step) {
+[[maybe_unused]] Sum HBefore(const OwnUnit<BackwardArguments>& at, int step) {
   if (at.StartsAnew(step)) return 0.0f;
   return step > 0
              ? LoadItem(at.my.output,
@@ -370,7 +371,7 @@ void ReadGradients(const Own<BackwardArguments>& at, int step, Sum* dh,
 }
 
 // Returns an LSTM's c before a step.
-Sum CellBefore(const Own<BackwardArguments>& at, int step) {
+Sum CellBefore(const OwnUnit<BackwardArguments>& at, int step) {
   if (at.StartsAnew(step)) return 0.0f;
   if (step > 0) {
     return LoadItem(at.my.cells, at.RowAt(step - 1) * at.steps.units + at.unit);

@@ -10,7 +10,7 @@ constexpr float kFarBelow = 1.0f / (1ull << 60);
 
 // Returns the gradient of the output of the step before, with which the sum
 // begins that is the gradient of the projected h after that step.
-Sum BegunSum(const Own<BackwardArguments>& at, int step) {
+Sum BegunSum(const OwnUnit<BackwardArguments>& at, int step) {
   if (step == 0 || step > at.sequence.length) return 0.0f;
   Sum sum = LoadItem(at.my.output_backprop,
                      at.RowAt(step - 1) * at.all.output_stride + at.unit);
@@ -22,7 +22,7 @@ Sum BegunSum(const Own<BackwardArguments>& at, int step) {
 
 // Stores the gradient of the projected h after this step, or what stands for it
 // in the padding.
-void StoreProjectedGradient(const Own<BackwardArguments>& at, int step) {
+void StoreProjectedGradient(const OwnUnit<BackwardArguments>& at, int step) {
   Sum gradient = LoadItem(at.steps.projected, at.OfOutput());
   if (at.steps.row_powers != nullptr) {
     gradient = Unscaled(gradient, at.SequencePower(), 1.0f);
@@ -47,7 +47,7 @@ void StoreProjectedGradient(const Own<BackwardArguments>& at, int step) {
 // what the matrices of the candidates read.
 extern "C" __global__ void reset_forward(const ForwardArguments all,
                                          StepBuffers steps, int step) {
-  ForUnits(all, steps, [&](const Own<ForwardArguments>& at) {
+  ForUnits(all, steps, [&](const OwnUnit<ForwardArguments>& at) {
     if (at.IsPadding(step)) return;
     const Index row = at.RowAt(step);
     Item* const gates = at.GatesAt(row);
@@ -74,7 +74,7 @@ extern "C" __global__ void reset_forward(const ForwardArguments all,
 // candidates.
 extern "C" __global__ void reset_backward(const BackwardArguments all,
                                           StepBuffers steps, int step) {
-  ForUnits(all, steps, [&](const Own<BackwardArguments>& at) {
+  ForUnits(all, steps, [&](const OwnUnit<BackwardArguments>& at) {
     if (at.IsPadding(step)) return;
     const Index row = at.RowAt(step);
     Item& gate = *at.GatesAt(row);
@@ -102,7 +102,7 @@ extern "C" __global__ void reset_backward(const BackwardArguments all,
 extern "C" __global__ void __launch_bounds__(StepBuffers::kMostThreadsOfUnits,
                                              4)
     forward_step(const ForwardArguments all, StepBuffers steps, int step) {
-  ForUnits(all, steps, [&](const Own<ForwardArguments>& at) {
+  ForUnits(all, steps, [&](const OwnUnit<ForwardArguments>& at) {
     if (at.IsPadding(step)) {
       StorePadding(at, step);
       return;
@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(StepBuffers::kMostThreadsOfUnits,
 extern "C" __global__ void __launch_bounds__(1024)
     project_step(const ForwardArguments all, StepBuffers steps, int step) {
   const bool halves = steps.row_powers != nullptr;
-  Own<ForwardArguments> at(all, steps, blockIdx.x);
+  OwnUnit<ForwardArguments> at(all, steps, blockIdx.x);
   if (at.IsPadding(step)) return;
   const bool is_last = at.IsLast(step);
   Item* const output =
@@ -166,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   const bool projects = steps.projected != nullptr;
   const bool halves = steps.row_powers != nullptr;
   Word largest = 0;
-  ForUnits(all, steps, [&](const Own<BackwardArguments>& at) {
+  ForUnits(all, steps, [&](const OwnUnit<BackwardArguments>& at) {
     const auto& my = at.my;
     if (projects && at.unit < steps.outputs) {
       StoreProjectedGradient(at, step);
@@ -259,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   });
   if (!halves || step < 0) return;
   const float power = PowerOf(LargestOfBlock(largest));
-  ForUnits(all, steps, [&](const Own<BackwardArguments>& at) {
+  ForUnits(all, steps, [&](const OwnUnit<BackwardArguments>& at) {
     const bool is_padding = at.IsPadding(step);
     if (is_padding && !projects) return;
     if (at.unit == 0) at.SequencePower() = power;

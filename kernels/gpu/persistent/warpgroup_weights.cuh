@@ -22,13 +22,6 @@ class Weights {
       !kIsBackward && !IS_CLUSTER && kPairs % 2 == 0 ? 2 : 1;
   // In a backward pass, there are too few registers for the sums of more tiles.
   static constexpr int kAtOnce = kIsBackward && kTiles > 2 ? 2 : kTiles;
-  static constexpr int kWarps = 4;
-  static constexpr bool kLoadsLate = true;
-  static void ShowOperands() { ::ShowOperands(); }
-  static void SynchronizeOperands() {
-    ShowOperands();
-    SynchronizeBlock();
-  }
   struct Products {
     float sums[4] = {};
     void Total(int, float* total) const {
@@ -63,29 +56,29 @@ class Weights {
     }
   }
 
-  // Multiplies kAtOnce tiles, from `first` on, by a piece of the numbers. The
-  // sums are there once the last piece is done. Calls `meanwhile`.
+  // Multiplies kAtOnce tiles. The sums are there once the last piece is done.
+  // Calls `meanwhile`.
   template <typename Meanwhile>
-  void Multiply(const Held& held, const char* numbers, int, int, int first,
-                int piece, Sums& sums, const Meanwhile& meanwhile) const {
+  void Multiply(const Held& held, const Multiplicand& by, Sums& sums,
+                const Meanwhile& meanwhile) const {
     constexpr int kColumnOfTile = 64 * 16;
-    const WideOperand columns(numbers, kColumn);
+    const WideOperand columns(by.numbers, kColumn);
     const WideOperand of_tiles(TileAt(RESIDENT_PAIRS, 0), kColumnOfTile);
     BeginWide(sums);
 #pragma unroll
     for (int i = 0; i < kPairs / kPieces * 2; ++i) {
-      const int pair = piece * (kPairs / kPieces) + i / 2, half = i % 2;
+      const int pair = by.piece * (kPairs / kPieces) + i / 2, half = i % 2;
       const WideOperand b(columns, (pair * 4 + half * 2) * kColumn);
 #pragma unroll
-      for (int tile = first; tile < first + kAtOnce; ++tile) {
+      for (int tile = by.first_tile; tile < by.first_tile + kAtOnce; ++tile) {
         if (tile >= kTiles) continue;
         if (pair >= RESIDENT_PAIRS) {
           const int at = (pair - RESIDENT_PAIRS) * kTilesOfBlock + tile;
           const WideOperand a(of_tiles, (at * 4 + half * 2) * kColumnOfTile);
-          MultiplyWide(sums, tile - first, a, b);
+          MultiplyWide(sums, tile - by.first_tile, a, b);
         } else {
           const Chunk(&own)[2] = held[pair < kHeld ? pair : 0][tile];
-          MultiplyWide(sums, tile - first, own[0].word[2 * half],
+          MultiplyWide(sums, tile - by.first_tile, own[0].word[2 * half],
                        own[1].word[2 * half], own[0].word[2 * half + 1],
                        own[1].word[2 * half + 1], b);
         }
@@ -93,7 +86,7 @@ class Weights {
     }
     EndWide();
     meanwhile();
-    if (piece == kPieces - 1) WaitForWide(sums);
+    if (by.piece == kPieces - 1) WaitForWide(sums);
   }
 
  private:

@@ -21,14 +21,7 @@ class Weights {
   // A lane's sums for each group of 8 sequences and each tile.
   using Sums = Products[ROW_TILES][kTiles];
   // All tiles and pairs are multiplied at once, by one warp.
-  static constexpr int kAtOnce = kTiles, kPieces = 1, kWarps = 1;
-  // Whether a backward pass, or a forward pass of a team that is no cluster,
-  // loads what a step reads only after its wait, for want of registers before.
-  static constexpr bool kLoadsLate = false;
-  // All threads call this after they have stored what is multiplied next, or
-  // found it stored, before any of them multiplies it.
-  static void ShowOperands() {}
-  static void SynchronizeOperands() { SynchronizeBlock(); }
+  static constexpr int kAtOnce = kTiles, kPieces = 1;
 
   // `memory` is shared memory for the weights of the block. The thread's number
   // comes as an int: with the unsigned one of threadIdx, NVCC 13 spills more
@@ -37,12 +30,9 @@ class Weights {
       : shared_(static_cast<Chunk*>(memory) + thread / 32 * kTiles * 2 * 32 +
                 thread % 32) {}
 
-  // Multiplies the weights by numbers in shared memory, and adds the products
-  // to `sums`. `numbers` is where the first pair of the first sequence is.
-  // Sequences are `pitch` bytes apart. Calls `meanwhile`.
+  // Adds the products to `sums`. Calls `meanwhile`.
   template <typename Meanwhile>
-  void Multiply(const Held& held, const char* numbers, int pitch, int lane,
-                int /*first*/, int /*piece*/, Sums& sums,
+  void Multiply(const Held& held, const Multiplicand& by, Sums& sums,
                 const Meanwhile& meanwhile) const {
     meanwhile();
 #pragma unroll
@@ -56,8 +46,8 @@ class Weights {
       Products::Columns of_sequences[ROW_TILES];
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n) {
-        of_sequences[n].Load(numbers + n * 8 * pitch + pair * 64, pitch,
-                             lane / 4, lane % 4);
+        of_sequences[n].Load(by.numbers + n * 8 * kPitch + pair * 64,
+                             by.lane / 4, by.lane % 4);
       }
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
@@ -93,16 +83,18 @@ class Weights {
 
 // Loads the operands of all weights. `load(pair, tile, half)` returns those of
 // a lane in the upper eight rows of a tile or, if `half` is 1, in the lower
-// ones, and takes kRegisters while it waits for memory.
+// ones. While it waits for memory, it takes a register for each number, or for
+// each word if it loads whole chunks.
 //
 // The loads of several chunks are under way at the same time, since the
 // compiler moves no load before a store. So an LSTM of 256 units, 2048
 // sequences and 30 steps runs forward in 262 µs in float16 on an H200, where it
 // took 297. As there are most registers before these hold weights, those of
 // shared memory come first.
-template <int kRegisters, typename Function>
+template <bool kLoadsChunks, typename Function>
 static void LoadAll(const Function& load, const Weights& weights,
                     Weights::Held& held) {
+  constexpr int kRegisters = 4 * kOperands / (kLoadsChunks ? kItems : 1);
   constexpr int kMost = 64 / kRegisters, kOfPair = 2 * kTiles;
   constexpr int kPairsAtOnce =
       (kPairs - RESIDENT_PAIRS) % 2 == 0 && 2 * kOfPair <= kMost ? 2 : 1;
