@@ -253,6 +253,10 @@ class BackwardOp : public RnnOp {
         context,
         CheckShape("reserve_space", reserve_space.shape(),
                    TensorShape({static_cast<int64_t>(sizes.reserve_space)})));
+    // TensorFlow hands over what a forward pass has left where that allocated
+    // it. Where it slices a stack of tensors, it shares memory only if that is
+    // aligned, and XLA aligns all buffers. So only callers of this op with an
+    // array of their own could need a copy, which it is not made for.
     constexpr uintptr_t kAlignment = 16;
     const uintptr_t past =
         reinterpret_cast<uintptr_t>(DataOf(reserve_space)) % kAlignment;

@@ -34,32 +34,31 @@ extern "C" __global__ void __launch_bounds__(256)
                        (side * my.gates + place) * my.units * my.fan_in;
   const long long pitch = static_cast<long long>(my.gates) * my.units;
   const int x = threadIdx.x;
-  // These call move(number, its place in the tile) with a thread's numbers.
-  const auto for_tensor = [&](const auto& move) {
-#pragma unroll
-    for (int y = threadIdx.y; y < 32; y += 8) {
-      if (first_row + y >= my.fan_in || first_unit + x >= my.units) continue;
-      move(tensor[(first_row + y) * pitch + first_unit + x], tile[y][x]);
-    }
-  };
-  const auto for_params = [&](const auto& move) {
-#pragma unroll
-    for (int y = threadIdx.y; y < 32; y += 8) {
-      if (first_unit + y >= my.units || first_row + x >= my.fan_in) continue;
-      move(params[static_cast<long long>(first_unit + y) * my.fan_in +
-                  first_row + x],
-           tile[x][y]);
-    }
-  };
-  const auto load = [](const Unit& number, Unit& place) { place = number; };
-  const auto store = [](Unit& number, const Unit& place) { number = place; };
 #if defined(TO_PARAMS)
-  for_tensor(load);
+#pragma unroll
+  for (int y = threadIdx.y; y < 32; y += 8) {
+    if (first_row + y >= my.fan_in || first_unit + x >= my.units) continue;
+    tile[y][x] = tensor[(first_row + y) * pitch + first_unit + x];
+  }
   __syncthreads();
-  for_params(store);
+#pragma unroll
+  for (int y = threadIdx.y; y < 32; y += 8) {
+    if (first_unit + y >= my.units || first_row + x >= my.fan_in) continue;
+    params[static_cast<long long>(first_unit + y) * my.fan_in + first_row + x] =
+        tile[x][y];
+  }
 #else
-  for_params(load);
+#pragma unroll
+  for (int y = threadIdx.y; y < 32; y += 8) {
+    if (first_unit + y >= my.units || first_row + x >= my.fan_in) continue;
+    tile[x][y] = params[static_cast<long long>(first_unit + y) * my.fan_in +
+                        first_row + x];
+  }
   __syncthreads();
-  for_tensor(store);
+#pragma unroll
+  for (int y = threadIdx.y; y < 32; y += 8) {
+    if (first_row + y >= my.fan_in || first_unit + x >= my.units) continue;
+    tensor[(first_row + y) * pitch + first_unit + x] = tile[y][x];
+  }
 #endif
 }
