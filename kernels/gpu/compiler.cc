@@ -166,14 +166,14 @@ RnnStatus CompileCode(const std::string& file,
 
 RnnStatus CompileKernel(const std::string& file, const std::string& entry,
                         const std::vector<std::string>& macros,
-                        CUkernel* kernel) {
+                        CompiledKernel* kernel) {
   CUdevice device;
   CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
   // Small networks launch several kernels in a step, and to find one by asking
   // the driver and the compiler takes a good part of a launch's time.
   using Name =
       std::tuple<CUdevice, std::string, std::string, std::vector<std::string>>;
-  static NeverDestroyed<Known<Name, CUkernel>> kernels;
+  static NeverDestroyed<Known<Name, CompiledKernel>> kernels;
   const Name name(device, file, entry, macros);
   if (kernels->Find(name, kernel)) return {};
   CRNN_RETURN_IF_ERROR(LoadCompiler());
@@ -187,9 +187,15 @@ RnnStatus CompileKernel(const std::string& file, const std::string& entry,
   CUlibrary library;
   CRNN_RETURN_IF_ERROR(
       CompileLibrary(file, CompilerOptions(architecture, macros), &library));
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Gpu().cuda.cuLibraryGetKernel(kernel, library, entry.c_str()),
-                 "find a kernel"));
+  CRNN_RETURN_IF_ERROR(CudaStatus(
+      Gpu().cuda.cuLibraryGetKernel(&kernel->handle, library, entry.c_str()),
+      "find a kernel"));
+  std::vector<size_t> parameters;
+  if (const auto ask = Gpu().cuda.cuKernelGetParamInfo;
+      ask != nullptr && ReadParameters(ask, kernel->handle, &parameters).ok()) {
+    kernel->parameters =
+        std::make_shared<const std::vector<size_t>>(std::move(parameters));
+  }
   kernels->Add(name, kernel);
   return {};
 }

@@ -7,9 +7,11 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_COMPILER_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,6 +56,12 @@ inline std::vector<std::string> CellMacros(const RnnSpec& spec,
   return macros;
 }
 
+struct CompiledKernel {
+  CUkernel handle = nullptr;
+  // The sizes of its parameters; null if the driver is too old to tell them.
+  std::shared_ptr<const std::vector<size_t>> parameters;
+};
+
 // Gets the kernel `entry` of the embedded file `file`, compiled with `macros`
 // ("A", "B=1") for the current context's device. Kernels belong to no context
 // and are never unloaded, since graphs may hold them.
@@ -65,7 +73,7 @@ inline std::vector<std::string> CellMacros(const RnnSpec& spec,
 // that others may write, are ignored and replaced.
 RnnStatus CompileKernel(const std::string& file, const std::string& entry,
                         const std::vector<std::string>& macros,
-                        CUkernel* kernel);
+                        CompiledKernel* kernel);
 
 // Names what the compiler should compile for: machine code of an architecture,
 // such as "sm_89". For one that the compiler does not know, or that is
@@ -137,15 +145,34 @@ inline RnnStatus CopyToHost(CUstream stream, const void* from, void* to,
   return CudaStatus(Gpu().cuda.cuStreamSynchronize(stream), "wait for a copy");
 }
 
+// Compares the sizes of arguments with those of a kernel's parameters.
+inline RnnStatus CheckArguments(const CompiledKernel& kernel,
+                                std::initializer_list<size_t> sizes) {
+  if (kernel.parameters == nullptr ||
+      std::equal(kernel.parameters->begin(), kernel.parameters->end(),
+                 sizes.begin(), sizes.end())) {
+    return {};
+  }
+  std::string text = "a kernel's parameters must have these sizes:";
+  for (const size_t size : *kernel.parameters) {
+    text += ' ' + std::to_string(size);
+  }
+  text += ", but the arguments have these:";
+  for (const size_t size : sizes) text += ' ' + std::to_string(size);
+  return {RnnStatus::Code::kInternal, text};
+}
+
 // Enqueues a kernel. The arguments must have the types of its parameters, where
-// device memory is of any type.
+// device memory is of any type. That their number and sizes are right is
+// checked.
 template <typename... Arguments>
-RnnStatus Launch(CUkernel kernel, CUstream stream, const Grid& grid,
-                 const Arguments&... arguments) {
+RnnStatus Launch(const CompiledKernel& kernel, CUstream stream,
+                 const Grid& grid, const Arguments&... arguments) {
+  CRNN_RETURN_IF_ERROR(CheckArguments(kernel, {sizeof(arguments)...}));
   void* parameters[] = {
       const_cast<void*>(static_cast<const void*>(&arguments))...};
   return CudaStatus(
-      Gpu().cuda.cuLaunchKernel(reinterpret_cast<CUfunction>(kernel),
+      Gpu().cuda.cuLaunchKernel(reinterpret_cast<CUfunction>(kernel.handle),
                                 static_cast<unsigned int>(grid.blocks),
                                 static_cast<unsigned int>(grid.blocks_y), 1,
                                 static_cast<unsigned int>(grid.threads),
@@ -177,7 +204,7 @@ class SmallKernels {
   }
 
  private:
-  std::map<std::string_view, CUkernel> kernels_;
+  std::map<std::string_view, CompiledKernel> kernels_;
 };
 
 }  // namespace cudnn_rnn_tf

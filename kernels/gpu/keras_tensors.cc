@@ -18,7 +18,7 @@ RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout& layout,
   std::vector<std::string> macros = {"UNIT_BYTES=" +
                                      std::to_string(item_bytes)};
   if (to_params) macros.push_back("TO_PARAMS");
-  CUkernel kernel;
+  CompiledKernel kernel;
   CRNN_RETURN_IF_ERROR(
       CompileKernel("keras_tensors.cu", "move_keras_tensors", macros, &kernel));
   KerasTensorMoves moves = {params, 0, {}};

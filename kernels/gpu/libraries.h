@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <vector>
 
 #include "kernels/gpu/cublas_and_nvrtc.h"
 #include "kernels/rnn_backend.h"
@@ -257,6 +258,20 @@ inline std::mutex& EnqueueLock(CUstream stream) {
 // Converts a driver call's result to a status; `what` completes "CUDA failed
 // to".
 RnnStatus CudaStatus(CUresult result, const char* what);
+
+// Reads the sizes of a kernel's parameters by one of the driver's functions,
+// which does not tell how many there are, but refuses the index after the last.
+template <typename Ask, typename Kernel>
+RnnStatus ReadParameters(const Ask& ask, Kernel kernel,
+                         std::vector<size_t>* sizes) {
+  for (;;) {
+    size_t offset, size;
+    const CUresult result = ask(kernel, sizes->size(), &offset, &size);
+    if (result == CUDA_ERROR_INVALID_VALUE) return {};
+    CRNN_RETURN_IF_ERROR(CudaStatus(result, "read a kernel's parameters"));
+    sizes->push_back(size);
+  }
+}
 
 // Gets the current context's device.
 inline RnnStatus CurrentDevice(CUdevice* device) {

@@ -42,7 +42,7 @@ Grid GridOfRows(int64_t num_rows, int64_t parts_of_row = 1) {
 RnnStatus GpuBackend::ReadMask(const RnnMask& mask, const MaskedSteps& found) {
   if (mask.batch_size == 0) return {};
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  CUkernel kernel;
+  CompiledKernel kernel;
   CRNN_RETURN_IF_ERROR(CompileKernel(kFile, "read_mask", {"IS_MASK"}, &kernel));
   Rows rows = RowsOf(mask);
   if (mask.is_shared) rows.batch_stride = 0, rows.time_stride = 1;
@@ -56,7 +56,7 @@ RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
   if (num_rows == 0) return {};
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
   const Rows rows = RowsOf(move);
-  CUkernel kernel;
+  CompiledKernel kernel;
   if (move.packs && move.repeats) {
     CRNN_RETURN_IF_ERROR(
         CompileKernel(kFile, "add_steps", {TypeMacro(move.dtype)}, &kernel));

@@ -40,23 +40,15 @@ bool IsOfDevice(CUmemorytype type, CUdeviceptr address) {
 // The sizes in bytes of the arguments of each kernel.
 using Kernels = std::map<std::pair<CUfunction, CUkernel>, std::vector<size_t>>;
 
-// The driver does not tell how many arguments a kernel has, but it refuses the
-// index after the last.
 RnnStatus ArgumentSizes(const CUDA_KERNEL_NODE_PARAMS& kernel, Kernels* kernels,
                         const std::vector<size_t>** sizes) {
   const auto [known, is_new] = kernels->try_emplace({kernel.func, kernel.kern});
   *sizes = &known->second;
   if (!is_new) return {};
-  for (size_t i = 0;; ++i) {
-    size_t offset, size;
-    const CUresult result =
-        kernel.func != nullptr
-            ? Cuda().cuFuncGetParamInfo(kernel.func, i, &offset, &size)
-            : Cuda().cuKernelGetParamInfo(kernel.kern, i, &offset, &size);
-    if (result == CUDA_ERROR_INVALID_VALUE) return {};
-    CRNN_RETURN_IF_ERROR(CudaStatus(result, "read a kernel's parameters"));
-    known->second.push_back(size);
-  }
+  return kernel.func != nullptr ? ReadParameters(Cuda().cuFuncGetParamInfo,
+                                                 kernel.func, &known->second)
+                                : ReadParameters(Cuda().cuKernelGetParamInfo,
+                                                 kernel.kern, &known->second);
 }
 
 // Appends bytes to the node's words, beginning at a word of their own.
@@ -128,7 +120,7 @@ RnnStatus ReadNode(Kernels* kernels, RecordedNode* node) {
 // kernel cannot be had.
 CUgraphNode AddFill(CUgraph graph, CUDA_MEMSET_NODE_PARAMS fill) {
   const size_t bytes = fill.width * fill.elementSize;
-  CUkernel kernel;
+  CompiledKernel kernel;
   if (fill.height != 1 || bytes == 0 ||
       (fill.dst | bytes) % sizeof(uint32_t) != 0 ||
       bytes > kMostFilledByKernel ||
@@ -142,7 +134,7 @@ CUgraphNode AddFill(CUgraph graph, CUDA_MEMSET_NODE_PARAMS fill) {
   auto count = static_cast<unsigned int>(bytes / sizeof(uint32_t));
   void* arguments[] = {&fill.dst, &count, &value};
   CUDA_KERNEL_NODE_PARAMS launch = {};
-  launch.kern = kernel;
+  launch.kern = kernel.handle;
   // A larger block than needed takes longer to start.
   launch.blockDimX =
       std::min(kFillThreads, kWarp * CeilDiv<unsigned int>(count, kWarp));

@@ -68,7 +68,7 @@ void GetPersistentKernels(int use) {
 }
 
 void Compile(int use) {
-  CUkernel kernel = nullptr;
+  CompiledKernel kernel;
   Check(
       CompileKernel("fill.cu", "fill", {"USE=" + std::to_string(use)}, &kernel)
           .ok(),

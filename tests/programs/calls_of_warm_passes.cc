@@ -62,6 +62,10 @@ GpuLibraries FakeLibraries() {
   libraries.nvrtc.Visit(fake);
   CudaDriver& cuda = libraries.cuda;
   cuda.cuLibraryGetKernel = known.cuLibraryGetKernel;
+  cuda.cuKernelGetParamInfo = [](CUkernel, size_t, size_t*, size_t*) {
+    ++num_calls;
+    return CUDA_ERROR_NOT_SUPPORTED;
+  };
   cuda.cuCtxGetDevice = [](CUdevice* device) {
     ++num_calls;
     *device = 0;

@@ -60,9 +60,11 @@ GpuLibraries FakeLibraries() {
 }
 
 RnnStatus CompileKernel(const std::string&, const std::string& entry,
-                        const std::vector<std::string>&, CUkernel* kernel) {
-  return CudaStatus(Gpu().cuda.cuLibraryGetKernel(kernel, {}, entry.c_str()),
-                    "find a kernel");
+                        const std::vector<std::string>&,
+                        CompiledKernel* kernel) {
+  return CudaStatus(
+      Gpu().cuda.cuLibraryGetKernel(&kernel->handle, {}, entry.c_str()),
+      "find a kernel");
 }
 
 namespace {
@@ -118,6 +120,18 @@ void CheckClusters(const DeviceLimits& limits) {
     Check(launched == expected, "the attributes of a launch");
   }
   most_granted = 16;
+}
+
+void CheckParameters() {
+  CompiledKernel kernel;
+  Check(CheckArguments(kernel, {1}).ok(), "what an old driver does not tell");
+  kernel.parameters =
+      std::make_shared<const std::vector<size_t>>(std::vector<size_t>{8, 4});
+  Check(CheckArguments(kernel, {8, 4}).ok(), "the right arguments");
+  Check(!CheckArguments(kernel, {8}).ok() &&
+            !CheckArguments(kernel, {8, 8}).ok() &&
+            !CheckArguments(kernel, {8, 4, 4}).ok(),
+        "arguments that a kernel does not take");
 }
 
 // If a stack's clusters are refused, its layers run one after the other. The
@@ -269,6 +283,7 @@ void CheckAll(const std::string& imitated) {
   CheckTypes(limits);
   CheckClusters(limits);
   CheckStackedNetwork(limits);
+  CheckParameters();
   CheckDivisions();
 }
 

@@ -25,8 +25,9 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// The function of the library in use.
+// The functions of the library in use.
 bool (*run_kernel)(const char*, const unsigned int*, void**);
+const std::vector<size_t>* (*parameters_of)(const char*);
 
 // The persistent kernels in use, by their names, which end with their macros.
 using RunPersistent = void (*)(const void* arguments, int stages,
@@ -131,7 +132,7 @@ GpuLibraries FakeLibraries() {
 // which that of a transposition adds its macro, and a persistent one all.
 RnnStatus CompileKernel(const std::string&, const std::string& entry,
                         const std::vector<std::string>& macros,
-                        CUkernel* kernel) {
+                        CompiledKernel* kernel) {
   static std::mutex mutex;
   static std::set<std::string> names;
   const std::lock_guard lock(mutex);
@@ -141,8 +142,12 @@ RnnStatus CompileKernel(const std::string&, const std::string& entry,
   for (size_t i = 0; is_persistent && i < macros.size(); ++i) {
     name += ' ' + macros[i];
   }
-  *kernel = reinterpret_cast<CUkernel>(
+  kernel->handle = reinterpret_cast<CUkernel>(
       const_cast<char*>(names.insert(name).first->c_str()));
+  if (!is_persistent) {
+    kernel->parameters = std::make_shared<const std::vector<size_t>>(
+        *parameters_of(entry.c_str()));
+  }
   if (!is_persistent || persistent_kernels.count(name) > 0) return {};
   const std::string path = folder_of_libraries + '/' +
                            std::to_string(persistent_kernels.size()) + ".so";
@@ -204,6 +209,8 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   Check(library != nullptr, name);
   run_kernel =
       reinterpret_cast<decltype(run_kernel)>(dlsym(library, "run_kernel"));
+  parameters_of = reinterpret_cast<decltype(parameters_of)>(
+      dlsym(library, "parameters_of"));
   RnnProblem problem;
   RnnSpec& spec = problem.spec;
   spec.rnn_mode = static_cast<RnnMode>(*numbers++);

@@ -77,21 +77,22 @@ void Call(void (*kernel)(Arguments...), void** parameters,
   kernel(*static_cast<std::remove_const_t<Arguments>*>(parameters[kPlaces])...);
 }
 
+// What a thread of a kernel does, and the sizes of the kernel's parameters.
+struct FakeKernel {
+  std::function<void(void**)> run_thread;
+  std::vector<size_t> parameters;
+};
+
 template <typename... Arguments>
-std::function<void(void**)> ThreadOf(void (*kernel)(Arguments...)) {
-  return [kernel](void** parameters) {
+FakeKernel ThreadOf(void (*kernel)(Arguments...)) {
+  const auto run_thread = [kernel](void** parameters) {
     Call(kernel, parameters, std::index_sequence_for<Arguments...>());
   };
+  return {run_thread, {sizeof(Arguments)...}};
 }
 
-}  // namespace
-
-// Runs all blocks one after the other, and nearly all threads. `grid` has the
-// number of blocks and those of their threads in two dimensions. Returns false
-// if no kernel has the name.
-extern "C" bool run_kernel(const char* name, const unsigned int* grid,
-                           void** parameters) {
-  static const std::map<std::string, std::function<void(void**)>> kernels = {
+const std::map<std::string, FakeKernel>& Kernels() {
+  static const std::map<std::string, FakeKernel> kernels = {
       {"store_lengths", ThreadOf(store_lengths)},
       {"store_seed", ThreadOf(store_seed)},
       {"order_sequences", ThreadOf(order_sequences)},
@@ -124,6 +125,20 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
       {"unscale", ThreadOf(unscale)},
 #endif
   };
+  return kernels;
+}
+
+}  // namespace
+
+extern "C" const std::vector<size_t>* parameters_of(const char* name) {
+  return &Kernels().at(name).parameters;
+}
+
+// Runs all blocks one after the other, and nearly all threads. `grid` has the
+// number of blocks and those of their threads in two dimensions. Returns false
+// if no kernel has the name.
+extern "C" bool run_kernel(const char* name, const unsigned int* grid,
+                           void** parameters) {
   // Larger units are several of the smallest ones here.
   unsigned int unit_bytes = 2, width;
   if (std::sscanf(name, "transposeUNIT_BYTES=%u", &unit_bytes) == 1) {
@@ -131,8 +146,9 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
     parameters[4] = &width;
     name = "transpose";
   }
-  const auto kernel = kernels.find(name);
-  if (kernel == kernels.end()) return false;
+  const auto kernel = Kernels().find(name);
+  if (kernel == Kernels().end()) return false;
+  const auto& run_thread = kernel->second.run_thread;
   gridDim.x = grid[0];
   const std::string& found = kernel->first;
 #if defined(NORMALIZES)
@@ -156,13 +172,13 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
                                    : min(grid[1], 64u),
                   1};
       FakeTeam(1, static_cast<int>(blockDim.x), 0, block)
-          .Run([&] { kernel->second(parameters); }, blockIdx);
+          .Run([&] { run_thread(parameters); }, blockIdx);
       continue;
     }
     blockDim = {waits ? 1 : grid[1], grid[2]};
     for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y) {
       for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) {
-        kernel->second(parameters);
+        run_thread(parameters);
       }
     }
   }

@@ -73,7 +73,7 @@ class Copies {
           "in all, but received " +
               std::to_string(outer) + " by " + std::to_string(inner)};
     }
-    CUkernel kernel;
+    CompiledKernel kernel;
     CRNN_RETURN_IF_ERROR(
         CompileKernel("transpose.cu", "transpose",
                       {"UNIT_BYTES=" + std::to_string(unit_bytes)}, &kernel));

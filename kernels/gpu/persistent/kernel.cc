@@ -137,12 +137,15 @@ RnnStatus Kernel::Compile(const KernelRequest& request,
   }
   CRNN_RETURN_IF_ERROR(
       CompileKernel(std::string(name) + ".cu", name, macros, &kernel->kernel_));
+  CRNN_RETURN_IF_ERROR(CheckArguments(
+      kernel->kernel_, {request.is_backward ? sizeof(BackwardArguments)
+                                            : sizeof(ForwardArguments)}));
   CUlaunchAttribute attribute;
   const CUlaunchConfig config = kernel->Config({1, 1}, nullptr, &attribute);
   const int shared_bytes = static_cast<int>(config.sharedMemBytes);
   const auto set = [&](CUfunction_attribute attribute, int value) {
-    return Gpu().cuda.cuKernelSetAttribute(attribute, value, kernel->kernel_,
-                                           device);
+    return Gpu().cuda.cuKernelSetAttribute(attribute, value,
+                                           kernel->kernel_.handle, device);
   };
   CRNN_RETURN_IF_ERROR(CudaStatus(
       set(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes),
@@ -153,7 +156,8 @@ RnnStatus Kernel::Compile(const KernelRequest& request,
     return {};
   }
   // If only a part of the GPU can be used, it may have no room for a team.
-  const CUfunction function = reinterpret_cast<CUfunction>(kernel->kernel_);
+  const CUfunction function =
+      reinterpret_cast<CUfunction>(kernel->kernel_.handle);
   int blocks = 0;
   if (kernel->has_clusters_) {
     int clusters = 0;
@@ -247,11 +251,11 @@ RnnStatus Kernel::Enqueue(CUstream stream, void* team_memory,
       attribute.value.cooperative = 1;
       config.numAttrs = 1;
     }
-    CRNN_RETURN_IF_ERROR(CudaStatus(
-        Gpu().cuda.cuLaunchKernelEx(&config,
-                                    reinterpret_cast<CUfunction>(kernel_),
-                                    parameters, nullptr),
-        "launch a persistent kernel"));
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Gpu().cuda.cuLaunchKernelEx(
+                       &config, reinterpret_cast<CUfunction>(kernel_.handle),
+                       parameters, nullptr),
+                   "launch a persistent kernel"));
   }
   return {};
 }

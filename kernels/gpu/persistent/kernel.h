@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/gpu/compiler.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/gpu/persistent/arguments.h"
 #include "kernels/gpu/persistent/division.h"
@@ -68,7 +69,7 @@ class Kernel {
   CUlaunchConfig Config(const Grid& grid, CUstream stream,
                         CUlaunchAttribute* attribute) const;
 
-  CUkernel kernel_ = nullptr;
+  CompiledKernel kernel_;
   Shape shape_ = {};
   // Teams that the batch would fill at once, and directions of a layer or
   // stages of a stack.
