@@ -16,10 +16,11 @@ The recurrent part of models that people train, by this package, PyTorch and Ker
 one GPU. A training step is a forward and a backward pass. Sequences have different lengths where
 the model's do, drawn uniformly from [T/4, T]; PyTorch packs or pads them, Keras has a mask, and the
 faster way of each library counts. Keras's layers run by cuDNN (compiled by XLA, they were slower in
-eight models of eight), PyTorch's without `torch.compile` and CUDA graphs. Dropout, weight dropout
-and resets are left out, and in PyTorch the clipping of ELMo's cells. *times as fast* is the
-time of the faster of PyTorch and Keras over this package's: above 1, this package is faster. A dash
-means that the library has no such layer, or that the row was not measured.
+eight models of eight), PyTorch's without `torch.compile` and CUDA graphs; steps of TensorFlow are
+concrete functions. Dropout, weight dropout and resets are left out, and in PyTorch the clipping of
+ELMo's cells. *times as fast* is the time of the faster of PyTorch and Keras over this package's:
+above 1, this package is faster. A dash means that the library has no such layer, or that the row
+was not measured.
 
 """
 OF_SHARE = """
