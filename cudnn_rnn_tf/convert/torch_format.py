@@ -79,7 +79,13 @@ def from_torch(
     if not isinstance(source, Mapping):
         module = _module(source, name)
         source, name = module.state_dict(), None
-        rnn_mode = module.mode.lower()  # PyTorch's are "LSTM", "GRU", "RNN_TANH" and "RNN_RELU".
+        its_mode = module.mode.lower()  # PyTorch's are "LSTM", "GRU", "RNN_TANH" and "RNN_RELU".
+        if rnn_mode not in (None, its_mode):
+            raise ValueError(
+                f"expected rnn_mode to be {its_mode!r}, that of the module, but received "
+                f"{rnn_mode!r}"
+            )
+        rnn_mode = its_mode
         options = {"dropout": module.dropout, "time_major": not module.batch_first, **options}
     name, parameters = network.pick(
         networks_in(source), name, "the state dict", "recurrent networks"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import messages, ops
@@ -38,13 +39,23 @@ def export_litert(
             `[tf.lite.Optimize.DEFAULT]` for weights in 8 bits.
 
     Raises:
-        TypeError: if `model` is no Keras model.
-        ValueError: if it is not built, if `path` ends otherwise, or if something in the model has
-            no equivalent in LiteRT.
+        TypeError: if `model` is no Keras model, `batch_size` no integer, or `optimizations` holds
+            something else.
+        ValueError: if it is not built, if `path` ends otherwise, if `batch_size` is not positive,
+            or if something in the model has no equivalent in LiteRT.
         FileExistsError: if `path` exists.
         OSError: if it cannot be written.
     """
     target = targets.check(path, ".tflite")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)):
+        raise TypeError(f"expected batch_size to be an integer, but received {batch_size!r}")
+    if batch_size < 1:
+        raise ValueError(f"expected batch_size to be positive, but received {batch_size}")
+    if not all(isinstance(each, tf.lite.Optimize) for each in optimizations):
+        raise TypeError(
+            "expected optimizations to be a sequence of tf.lite.Optimize, but received "
+            f"{optimizations!r}"
+        )
     with export_copy(model) as copy, tempfile.TemporaryDirectory() as directory:
         signature = keras.tree.map_structure(
             lambda spec: tf.TensorSpec(

@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.config import Activation, Algorithm, BiasMode, Direction, InputMode, RnnConfig
 from cudnn_rnn_tf.keywords import LayerOptions
-from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN, without_later
+from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN, check_bools, without_later
 
 _Layer = TypeVar("_Layer", bound=type[CudnnRNN])
 
@@ -181,6 +181,7 @@ class CudnnLSTM(_Gated):
             "recurrent_activation": recurrent_activation,
             "layer_norm_epsilon": layer_norm_epsilon,
         }
+        check_bools(use_peepholes=use_peepholes, use_layer_norm=use_layer_norm)
         if use_peepholes and use_layer_norm:
             raise ValueError("expected use_peepholes or use_layer_norm, but received both")
         if use_peepholes:
@@ -293,6 +294,7 @@ class CudnnGRU(_Gated):
         zoneout: float = 0.0,
         **kwargs: Unpack[LayerOptions],
     ):
+        check_bools(reset_after=reset_after, use_layer_norm=use_layer_norm)
         if use_layer_norm and not reset_after:
             raise ValueError(
                 "use_layer_norm is for reset_after=True, but received reset_after=False"

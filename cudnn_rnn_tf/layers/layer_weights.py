@@ -136,7 +136,8 @@ class HasOpaqueKernel(keras.layers.Layer):
         # Everything is read and checked before anything is assigned, so that a file that does not
         # fit leaves the layer as it was.
         kernel = self._built_kernel()
-        read = [(kernel, kernel.params_from({name: store[name] for name in store.keys()}))]
+        names = store.keys() - {_SEED_STATE}
+        read = [(kernel, kernel.params_from({name: store[name] for name in names}))]
         if self.seed_generator and _SEED_STATE in store.keys():
             variable = self.seed_generator.state
             seed_state = tf.cast(store[_SEED_STATE], variable.dtype)

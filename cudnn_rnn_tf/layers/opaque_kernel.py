@@ -49,7 +49,7 @@ class OpaqueKernel(keras.Variable):
         """Makes the whole buffer from canonical tensors by name.
 
         Raises:
-            ValueError: if one is missing or its shape is not the layout's; it is named.
+            ValueError: if one is missing, none of this network's, or of another shape; it is named.
         """
         return ops.named_to_params(self._config, tensors, self._stored_dtype, self.path)
 

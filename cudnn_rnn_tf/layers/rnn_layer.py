@@ -192,15 +192,13 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, Co
                 f"expected algorithm to be one of {', '.join(map(repr, ops.ALGORITHMS))}, but "
                 f"received {algorithm!r}"
             )
-        for argument, value in (
-            ("return_sequences", return_sequences),
-            ("return_state", return_state),
-            ("go_backwards", go_backwards),
-            ("stateful", stateful),
-            ("time_major", time_major),
-        ):
-            if value not in (True, False):
-                raise TypeError(f"expected {argument} to be a bool, but received {value!r}")
+        check_bools(
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            time_major=time_major,
+        )
         self.algorithm = algorithm
         self.seed = None if seed is None else int(seed)
         self.return_sequences = return_sequences
@@ -497,6 +495,13 @@ _LATER = {"algorithm": "auto", "reset_after": True, "use_peepholes": False}
 _LATER |= {"recurrent_weight_dropout": 0.0, "peephole_initializer": None}
 _LATER |= {"use_layer_norm": False, "layer_norm_epsilon": None}
 _LATER |= {"return_cell_sequences": False, "zoneout": 0.0, "cell_zoneout": 0.0}
+
+
+def check_bools(**arguments: Any) -> None:
+    """Raises a TypeError for an argument that is no bool."""
+    for argument, value in arguments.items():
+        if value not in (True, False):
+            raise TypeError(f"expected {argument} to be a bool, but received {value!r}")
 
 
 def without_later(config: dict[str, Any]) -> dict[str, Any]:

@@ -142,8 +142,14 @@ def named_to_params(
         owner: whose buffer it is, for errors.
 
     Raises:
-        ValueError: if a tensor is missing or its static shape is not the layout's; it is named.
+        ValueError: if a tensor is missing, none of this network's, or of another static shape than
+            the layout's; it is named.
     """
+    if surplus := tensors.keys() - set(config.canonical_names):
+        raise ValueError(
+            f"expected {owner} to have the stored weights {', '.join(sorted(surplus))}, but it has "
+            "no place for them: they are another network's"
+        )
     canonical = []
     for name, shape in zip(config.canonical_names, config.canonical_shapes, strict=True):
         if name not in tensors:

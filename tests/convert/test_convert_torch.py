@@ -227,6 +227,8 @@ def test_wrong_state_dicts(changes, options, message):
 def test_wrong_sources(tmp_path):
     with pytest.raises(ValueError, match="pass rnn_mode 'rnn_tanh' or 'rnn_relu'"):
         convert.from_torch(torch.nn.RNN(2, 3).state_dict())
+    with pytest.raises(ValueError, match="expected rnn_mode to be 'lstm', .* received 'gru'"):
+        convert.from_torch(torch.nn.LSTM(2, 3), rnn_mode="gru")
     with pytest.raises(TypeError, match="expected a torch.nn module, .* received int"):
         convert.from_torch(3)
     for name in ("none.pt", "none.safetensors"):

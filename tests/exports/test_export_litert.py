@@ -165,6 +165,20 @@ def test_keras_export(own_layers, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"batch_size": 0}, ValueError, "batch_size to be positive, but received 0"),
+        ({"batch_size": "2"}, TypeError, "batch_size to be an integer, but received '2'"),
+        ({"optimizations": "DEFAULT"}, TypeError, "sequence of tf.lite.Optimize, .* 'DEFAULT'"),
+    ],
+)
+def test_wrong_options(own_layers, tmp_path, wrong, error, message):
+    with pytest.raises(error, match=message):
+        crnn.export_litert(own_layers, tmp_path / "m.tflite", **wrong)
+    assert not list(tmp_path.iterdir())
+
+
 def test_tensorflows_converter(own_layers):
     content = tf.lite.TFLiteConverter.from_keras_model(own_layers).convert()
     check(own_layers, content, values_with_masks(np.random.default_rng(0)))

@@ -90,6 +90,20 @@ def test_misspelt_arguments(use, words):
         use()
 
 
+@pytest.mark.parametrize(
+    ("layer", "option"),
+    [
+        (crnn.CudnnLSTM, "use_peepholes"),
+        (crnn.CudnnLSTM, "use_layer_norm"),
+        (crnn.CudnnGRU, "reset_after"),
+        (crnn.CudnnGRU, "use_layer_norm"),
+    ],
+)
+def test_options_that_are_no_bools(layer, option):
+    with pytest.raises(TypeError, match=f"expected {option} to be a bool, but received 'no'"):
+        layer(1, 3, **{option: "no"})
+
+
 def test_the_base_class_is_no_layer():
     with pytest.raises(TypeError, match="CudnnRNN is only a base class"):
         crnn.CudnnRNN(1, 3)

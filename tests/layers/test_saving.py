@@ -143,6 +143,28 @@ def test_keras_file_without_a_tensor(tmp_path):
         two_layer_model().load_weights(path)
 
 
+@pytest.mark.parametrize(
+    ("mode", "layers", "larger", "surplus"),
+    [
+        ("lstm", 2, {}, "layer_1_forward_"),
+        ("gru", 1, {"direction": "bidirectional"}, "layer_0_backward_"),
+        ("lstm", 1, {"use_peepholes": True}, "w_f_diag"),
+        ("gru", 1, {"use_layer_norm": True}, "gamma"),
+        ("lstm", 1, {"num_proj": 2}, "projection"),
+    ],
+)
+def test_keras_file_of_a_larger_network(tmp_path, mode, layers, larger, surplus):
+    """What is left over in a file is another network's, and nothing is assigned."""
+    path = tmp_path / "model.weights.h5"
+    keras.Sequential([keras.Input((None, 3)), make(mode, layers, 3, **larger)]).save_weights(path)
+    target = make(mode, 1, 3)
+    model = keras.Sequential([keras.Input((None, 3)), target])
+    before = target.kernel.numpy()
+    with pytest.raises(ValueError, match=rf"stored weights .*{surplus}.* no place for"):
+        model.load_weights(path)
+    np.testing.assert_array_equal(target.kernel.numpy(), before)
+
+
 def test_unbuilt_layers_in_keras_files(tmp_path):
     """An unbuilt model has nothing to save; loading into an unbuilt layer is an error."""
     path = tmp_path / "model.keras"
