@@ -207,13 +207,13 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
          {GpuEngine::kKernels, CudnnAlgorithm::kStandard, kernels.is_stack}});
   }
   const double of_cudnn = has_lengths ? std::numeric_limits<double>::infinity()
-                          : IsForSmallH(problem, allow_tf32, gpu)
-                              ? 0.0
-                              : CyclesOfCudnn(problem, allow_tf32, gpu);
+                                      : CyclesOfCudnn(problem, allow_tf32, gpu);
   const std::vector<CudnnAlgorithm> algorithms =
       CudnnAlgorithms(problem, allow_tf32);
   for (const CudnnAlgorithm each : algorithms) {
-    all.push_back({of_cudnn, {GpuEngine::kCudnn, each}});
+    const bool is_first = each == CudnnAlgorithm::kPersistStaticSmallH &&
+                          IsForSmallH(problem, allow_tf32, gpu);
+    all.push_back({is_first ? 0.0 : of_cudnn, {GpuEngine::kCudnn, each}});
   }
   if (may_be_ours) {
     double cycles = CyclesOfSteps(problem, allow_tf32, gpu);

@@ -48,7 +48,7 @@ struct KernelEstimate {
 // later runs where something before it turns out not to fit, or cannot be had.
 // The caller's wish says what is asked:
 //   algorithm            is asked
-//   auto                 the persistent kernels, single steps and cuDNN
+//   auto, resident       the persistent kernels, single steps and cuDNN
 //   persistent           the persistent kernels and single steps
 //   all others           cuDNN
 // If lengths differ, cuDNN comes last: it reads lengths in host memory, for

@@ -192,7 +192,8 @@ RnnStatus CompileKernel(const std::string& file, const std::string& entry,
       "find a kernel"));
   std::vector<size_t> parameters;
   if (const auto ask = Gpu().cuda.cuKernelGetParamInfo;
-      ask != nullptr && ReadParameters(ask, kernel->handle, &parameters).ok()) {
+      ask != nullptr && ReadParameters(ask, kernel->handle, &parameters).ok() &&
+      !parameters.empty()) {
     kernel->parameters =
         std::make_shared<const std::vector<size_t>>(std::move(parameters));
   }

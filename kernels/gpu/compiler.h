@@ -163,8 +163,8 @@ inline RnnStatus CheckArguments(const CompiledKernel& kernel,
 }
 
 // Enqueues a kernel. The arguments must have the types of its parameters, where
-// device memory is of any type. That their number and sizes are right is
-// checked.
+// device memory is of any type. Their number and sizes are checked if the
+// driver tells those of the parameters.
 template <typename... Arguments>
 RnnStatus Launch(const CompiledKernel& kernel, CUstream stream,
                  const Grid& grid, const Arguments&... arguments) {

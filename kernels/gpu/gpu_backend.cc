@@ -58,8 +58,9 @@ RnnStatus GpuBackend::Find(const RnnProblem& problem, int choice,
   if (choice != 0) known.algorithm = RnnAlgorithm::kAuto;
   const auto key_of = [&](int number) {
     std::string key = KeyOf(known);
-    key.push_back(static_cast<char>(options_.allow_tf32));
-    key.push_back(static_cast<char>(number));
+    const AppendTo append = {&key};
+    append(options_.allow_tf32);
+    append(number);
     return key;
   };
   PlanCache& plans = PlansOf(resources_.device);

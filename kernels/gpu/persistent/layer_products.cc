@@ -62,9 +62,9 @@ int64_t LayerProducts::WidestInput() const {
 }
 
 // The parts are computed at the same time. cuBLAS divides such sums as well,
-// but into few parts, which it adds one after the other. Some rows may be left,
-// but those of operands in 16 bits or with TF32 are all in parts of the same
-// number, so there may be less of them than the GPU could compute at the same
+// but into few parts, which it adds one after the other. In float32 without
+// TF32, some rows may be left. All others are in parts of the same number of
+// rows, so there may be less of them than the GPU could compute at the same
 // time.
 int64_t LayerProducts::PartsOfSum(int64_t m, int64_t n) const {
   constexpr int64_t kFewestParts = 8, kFewestRows = 64;
@@ -283,7 +283,7 @@ RnnStatus BackwardProducts::Matrix(const Handles& handles, int64_t m, int64_t n,
   }
   const int64_t done = parts * of_part;
   if (done < rows_) {
-    const auto rest = [&](Factor factor) {
+    const auto rest = [&](Factor factor) {  // Of float32 without TF32.
       factor.numbers =
           static_cast<const float*>(factor.numbers) + done * factor.pitch;
       return factor;
