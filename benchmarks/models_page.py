@@ -20,7 +20,7 @@ eight models of eight), PyTorch's without `torch.compile` and CUDA graphs; steps
 concrete functions. Dropout, weight dropout and resets are left out, and in PyTorch the clipping of
 ELMo's cells. *times as fast* is the time of the faster of PyTorch and Keras over this package's:
 above 1, this package is faster. A dash means that the library has no such layer, or that the row
-was not measured.
+was not measured. [models.json](../models.json) says which file of which program each model is from.
 
 """
 OF_SHARE = """
@@ -173,11 +173,6 @@ def page(path: pathlib.Path) -> str:
         _times_table(times, chosen, True),
         "## Inference",
         _times_table(times, chosen, False),
-        "## Where the models are from",
-        pages.table(
-            ["model", "name here", "source", "note"],
-            [[model.title, f"`{model.name}`", model.source, model.note] for model in chosen],
-        ),
     ]
     if on_gpu:
         parts += [

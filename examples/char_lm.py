@@ -67,7 +67,6 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_float("learning_rate", 8e-3, "Adam's learning rate.", lower_bound=0.0)
 flags.DEFINE_integer("seed", 1, "Seed of the weights, the dropout and the sample.", lower_bound=0)
-flags.DEFINE_integer("keep_checkpoints", 3, "How many checkpoints to keep.", lower_bound=1)
 flags.DEFINE_string("prompt", "\n", "What the sample begins with.")
 flags.DEFINE_integer("sample_chars", 400, "Length of the sample; 0 for none.", lower_bound=0)
 flags.DEFINE_float("temperature", 0.7, "Of the sample: low for likely text.", lower_bound=1e-3)
@@ -307,7 +306,7 @@ def run() -> None:
         jit_compile=False,
     )
     model.optimizer.build(model.trainable_variables)
-    state = char_model.TrainingState(model, directory, FLAGS.keep_checkpoints)
+    state = char_model.TrainingState(model, directory)
     resumed = not FLAGS.restart and state.restore()
     history = char_model.History(directory, int(state.step) if resumed else None)
     print(
@@ -333,8 +332,6 @@ def main(argv: Sequence[str]) -> None:
         run()
     except char_text.RunError as error:
         sys.exit(f"char_lm.py: {error}")
-    except OSError as error:  # Writing failed, since errors of reading become RunErrors.
-        sys.exit(f"char_lm.py: cannot write to --output_dir: {error}")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@ import contextlib
 import json
 import math
 import pathlib
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -101,22 +100,16 @@ class TrainingState:
     Args:
         model: the model, compiled and built.
         directory: of the run.
-        max_to_keep: how many checkpoints to keep.
     """
 
-    def __init__(self, model: CharModel, directory: pathlib.Path, max_to_keep: int):
+    def __init__(self, model: CharModel, directory: pathlib.Path):
         self.step = tf.Variable(0, dtype=tf.int64)
         self._lstm, self._directory = model.lstm, directory / "checkpoints"
         h, c = (state.value for state in model.lstm.states)
         self._checkpoint = tf.train.Checkpoint(
             model=model, optimizer=model.optimizer, step=self.step, h=h, c=c
         )
-        # A run that is killed while it writes a checkpoint leaves such files.
-        for leftover in self._directory.glob("ckpt-*_temp"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        self._manager = tf.train.CheckpointManager(
-            self._checkpoint, self._directory, max_to_keep=max_to_keep
-        )
+        self._manager = tf.train.CheckpointManager(self._checkpoint, self._directory, max_to_keep=3)
 
     def read_states(self) -> list[tf.Tensor]:
         return [tf.identity(state.value) for state in self._lstm.states]
@@ -141,13 +134,8 @@ class TrainingState:
         return True
 
     def save(self) -> None:
-        """Writes a checkpoint.
-
-        Raises:
-            RunError: if it cannot be written. Earlier ones stay.
-        """
-        with writing("a checkpoint"):
-            self._manager.save(checkpoint_number=self.step)
+        """Writes a checkpoint."""
+        self._manager.save(checkpoint_number=self.step)
 
 
 class History:
@@ -220,20 +208,6 @@ class Recorder(keras.callbacks.Callback):
         self._state.write_states(self._carried)
 
 
-@contextlib.contextmanager
-def writing(what: str) -> Iterator[None]:
-    """Turns TensorFlow's error when a file cannot be written into one that says which and why.
-
-    Raises:
-        RunError: in place of TensorFlow's error.
-    """
-    try:
-        yield
-    except tf.errors.OpError as error:
-        reason = error.message.splitlines()[0]
-        raise RunError(f"cannot write {what}: {reason}") from error
-
-
 def write_atomically(path: pathlib.Path, text: str) -> None:
     """Writes a file that is never seen half-written."""
     partial = path.with_name(path.name + ".partial")
@@ -266,5 +240,4 @@ def export(model: CharModel, vocabulary: str, directory: pathlib.Path) -> None:
 
     module = tf.Module()
     module.model = model
-    with writing("the SavedModel"):
-        tf.saved_model.save(module, directory, {"step": step, "vocabulary": code_points})
+    tf.saved_model.save(module, directory, {"step": step, "vocabulary": code_points})

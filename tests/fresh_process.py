@@ -8,7 +8,6 @@ import gc
 import multiprocessing
 import os
 import pathlib
-import resource
 import runpy
 import subprocess
 import sys
@@ -52,7 +51,6 @@ def run(
     arguments: Sequence[object],
     environment: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] = ".",
-    largest_file: int | None = None,
     timeout: float = 150,
 ) -> subprocess.CompletedProcess[str]:
     """Returns what comes of a program, as `subprocess.run` does.
@@ -61,11 +59,10 @@ def run(
         arguments: Python's: `-c`, a program and its arguments; or a file and its arguments.
         environment: the process's environment; this process's by default.
         folder: where the program runs.
-        largest_file: to how many bytes a file may grow.
         timeout: after how many seconds the process is killed, and an error is raised.
     """
     with tempfile.TemporaryDirectory() as outputs:
-        process = start(arguments, outputs, environment, folder, largest_file)
+        process = start(arguments, outputs, environment, folder)
         process.join(timeout)
         if process.is_alive():
             process.kill()
@@ -79,7 +76,6 @@ def start(
     outputs: str | os.PathLike[str],
     environment: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] = ".",
-    largest_file: int | None = None,
 ) -> BaseProcess:
     """Starts a process as `run` does, whose outputs go to files in the folder `outputs`."""
     process = _SERVER.Process(
@@ -89,7 +85,6 @@ def start(
             os.path.abspath(outputs),
             dict(os.environ if environment is None else environment),
             os.path.abspath(folder),
-            largest_file,
         ),
     )
     process.start()
@@ -101,7 +96,6 @@ def _be(
     outputs: str,
     environment: dict[str, str],
     folder: str,
-    largest_file: int | None,
 ) -> None:
     """Makes the process that it runs in a program's."""
     gc.freeze()  # What TensorFlow has made stays, so it need not be looked through for garbage.
@@ -112,8 +106,6 @@ def _be(
     os.environ.update(environment)
     os.chdir(folder)
     tempfile.tempdir = None  # It is looked for anew.
-    if largest_file is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     if arguments[0] == "-c":
         sys.argv = ["-c", *arguments[2:]]
         sys.modules["__main__"] = types.ModuleType("__main__")

@@ -6,7 +6,6 @@ import math
 import os
 import pathlib
 import random
-import re
 import sys
 import time
 from collections import Counter
@@ -208,42 +207,6 @@ def test_goes_on_exactly_after_kill(finished, text_path, tmp_path, tmp_path_fact
     assert history.read_text() == (finished[1] / "history.jsonl").read_text()
 
 
-@pytest.mark.slow
-def test_full_disk(text_path, tmp_path):
-    """A full disk gives an error of one line at any moment, and the run can be resumed later.
-
-    A limit on the sizes of files takes the place of the disk's size. The messages are in a file,
-    too, but in a short one.
-    """
-    settings = {"epochs": 1, "steps_per_epoch": 100}
-    # These limits are reached by history.jsonl, by a checkpoint, and by what is written after
-    # training.
-    for limit, written in ((4_000, "output_dir"), (30_000, "a checkpoint"), (130_000, "")):
-        program = command(text_path, tmp_path / str(limit), **settings)
-        done = fresh_process.run(program, environment(), largest_file=limit)
-        assert done.returncode == 1, (limit, done.stderr)
-        assert "Traceback" not in done.stderr, done.stderr
-        last = done.stderr.splitlines()[-1]
-        assert re.match(rf"char_lm.py: cannot write .*{written}.*[Ff]ile too large", last), (
-            limit,
-            done.stderr,
-        )
-    done = run(text_path, tmp_path / "30000", **settings)
-    assert done.returncode == 0, done.stderr
-    assert len(read_history(tmp_path / "30000")[0]) == 100
-
-
-@pytest.mark.slow
-def test_leftovers_of_a_killed_write_are_removed(text_path, tmp_path):
-    leftover = tmp_path / "checkpoints" / "ckpt-2_temp"
-    leftover.mkdir(parents=True)
-    (leftover / "part-00000-of-00001.data-00000-of-00001").write_bytes(b"half")
-    done = run(text_path, tmp_path, epochs=1, steps_per_epoch=3)
-    assert done.returncode == 0, done.stderr
-    assert not leftover.exists()
-    assert list((tmp_path / "checkpoints").glob("ckpt-3*"))
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -257,11 +220,3 @@ def test_says_what_is_wrong(char_lm, finished, text_path, changed, message):
     settings = {**SMALL, "text": str(text_path), "output_dir": str(finished[1]), **changed}
     with flagsaver.flagsaver(**settings), pytest.raises(SystemExit, match=message):
         char_lm.main(["char_lm.py"])
-
-
-@pytest.mark.slow
-def test_exits_on_what_is_wrong(text_path, tmp_path):
-    done = run(text_path, tmp_path, dropout=1.5)
-    assert done.returncode == 1
-    assert "flag --dropout=1.5" in done.stderr and "Traceback" not in done.stderr
-    assert not list(tmp_path.iterdir())

@@ -176,7 +176,7 @@ def test_page_of_models_compares_with_the_faster_library(tmp_path):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = models_page.page(path)
     models_page.plot(path, path.with_suffix(".svg"))
-    of_training, of_inference, _, memory = tables(page)
+    of_training, of_inference, memory = tables(page)
     elmo, isaac, deepspeech = of_training[1:]  # Those of which little is known come first.
     assert [*elmo[:2], *elmo[4:]] == ["ELMo", "–", "10", "–", "–"]
     assert [isaac[1], *isaac[4:]] == ["0.75", "4", "3 (padded)", "–"]

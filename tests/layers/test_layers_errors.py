@@ -91,13 +91,7 @@ def test_misspelt_arguments(use, words):
 
 
 @pytest.mark.parametrize(
-    ("layer", "option"),
-    [
-        (crnn.CudnnLSTM, "use_peepholes"),
-        (crnn.CudnnLSTM, "use_layer_norm"),
-        (crnn.CudnnGRU, "reset_after"),
-        (crnn.CudnnGRU, "use_layer_norm"),
-    ],
+    ("layer", "option"), [(crnn.CudnnLSTM, "use_peepholes"), (crnn.CudnnGRU, "reset_after")]
 )
 def test_options_that_are_no_bools(layer, option):
     with pytest.raises(TypeError, match=f"expected {option} to be a bool, but received 'no'"):
