@@ -73,16 +73,8 @@ flags.DEFINE_float("temperature", 0.7, "Of the sample: low for likely text.", lo
 
 # A run and its continuation must have the same text, and agree in these flags.
 _SETTINGS = (
-    "num_layers",
-    "num_units",
-    "embedding_dim",
-    "dropout",
-    "dtype_policy",
-    "batch_size",
-    "seq_len",
-    "steps_per_epoch",
-    "learning_rate",
-    "seed",
+    *("num_layers", "num_units", "embedding_dim", "dropout", "dtype_policy", "batch_size"),
+    *("seq_len", "steps_per_epoch", "learning_rate", "seed"),
 )
 
 

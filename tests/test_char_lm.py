@@ -47,18 +47,17 @@ def text_path(tmp_path_factory):
     return path
 
 
+# GPUs are hidden, because runs are compared to the last bit, which no GPU guarantees.
+ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+
+
 def command(text_path, output_dir, **changed):
     settings = {**SMALL, "text": text_path, "output_dir": output_dir, **changed}
     return [EXAMPLES / "char_lm.py", *(f"--{name}={value}" for name, value in settings.items())]
 
 
-def environment(**extra):
-    # GPUs are hidden, because runs are compared to the last bit, which no GPU guarantees.
-    return {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", **extra}
-
-
 def run(text_path, output_dir, **changed):
-    return fresh_process.run(command(text_path, output_dir, **changed), environment())
+    return fresh_process.run(command(text_path, output_dir, **changed), ENVIRONMENT)
 
 
 def read_history(output_dir):
@@ -185,7 +184,7 @@ def test_standard_library_is_text(char_text):
 @pytest.mark.slow
 def test_goes_on_exactly_after_kill(finished, text_path, tmp_path, tmp_path_factory):
     outputs = tmp_path_factory.mktemp("outputs")
-    process = fresh_process.start(command(text_path, tmp_path), outputs, environment())
+    process = fresh_process.start(command(text_path, tmp_path), outputs, ENVIRONMENT)
     history = tmp_path / "history.jsonl"
     deadline = time.monotonic() + 120
     try:
