@@ -1,4 +1,4 @@
-"""The models that people train: their recurrent parts, and the least time these need."""
+"""Recurrent parts of models that people train, other networks, and the least time these need."""
 
 import dataclasses
 import functools
@@ -13,6 +13,7 @@ from benchmarks.rows import Row
 PEAK_FLOPS = {"tf32": 494e12, "float16": 989e12, "bfloat16": 989e12}
 # What a step of a layer takes where nothing but the chain of steps limits it, in a pass.
 STEP_SECONDS = 1.7e-6
+LISTS = ("models", "networks")  # Files with the ending .json.
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
@@ -27,19 +28,21 @@ def flops_of(row: Row) -> float:
 
 
 class Model(NamedTuple):
-    """A model of models.json.
+    """A model, or a network that stands for several.
 
     Attributes:
+        list: The one of `LISTS` that it is in.
         name: What a command calls it.
         title: What people call it.
         row: Its recurrent part, of training.
         lengths: "full", "behind" for sequences padded behind, or "resets" for ones of full length
             inside of which states are reset.
         core: Whether it is one of those that stand for a kind.
-        source: The file that says so: repository@commit path:lines.
+        source: The file that says so, repository@commit path:lines, or why it is in the list.
         note: What the file leaves to the data, and what is left out.
     """
 
+    list: str
     name: str
     title: str
     row: Row
@@ -72,10 +75,11 @@ class Model(NamedTuple):
 
 @functools.cache
 def models() -> tuple[Model, ...]:
-    """Returns the models in the list's order."""
+    """Returns what the lists have, in their order."""
     fields = ("mode", "layers", "units", "directions", "batch", "time", "type")
     return tuple(
         Model(
+            name,
             item["name"],
             item["title"],
             Row(
@@ -88,5 +92,6 @@ def models() -> tuple[Model, ...]:
             ),
             *(item[field] for field in ("lengths", "core", "source", "note")),
         )
-        for item in json.loads(pathlib.Path(__file__).with_name("models.json").read_text())
+        for name in LISTS
+        for item in json.loads(pathlib.Path(__file__).with_name(f"{name}.json").read_text())
     )

@@ -1,9 +1,10 @@
 """Times the recurrent part of models that people train, beside PyTorch and Keras.
 
 benchmarks/command.py says how to run it: the models of models.json that are marked as core ones, in
-some minutes. `--all` times every model, `--only=NAME,…` the named ones, and `--system=SYSTEM,…`
-leaves the other systems out. Each GPU that is visible takes one model after the other. With
-`--device=cpu`, a CPU runs them, in float32, with at most 8 sequences of 100 steps.
+some minutes; `benchmarks.networks` takes those of networks.json. `--all` times every model,
+`--only=NAME,…` the named ones, and `--system=SYSTEM,…` leaves the other systems out. Each GPU that
+is visible takes one model after the other. With `--device=cpu`, a CPU runs them, in float32, with
+at most 8 sequences of 100 steps.
 
 A model's recurrent layers alone are timed: a training step (a forward and a backward pass, from a
 given gradient of the outputs to those of inputs and weights, which are added to variables) and an
@@ -20,13 +21,14 @@ fastest, and where there are two ways, both are timed and the faster one counts:
 Each system has a process of its own, which waits while another one measures, so that the systems
 take turns, model by model. A sample is the time of steps that run back to back for about 0.1 s, at
 least one; the device is waited for at its end. The median of five samples counts. The peak of
-memory is the most that the framework's allocator was asked for at once in steps of training. Other
-processes measure it, since the allocator that TensorFlow has by default counts what it hands out,
-which is up to twice as much and depends on what ran before.
+memory, of models alone, is the most that the framework's allocator was asked for at once in steps
+of training. Other processes measure it, since the allocator that TensorFlow has by default counts
+what it hands out, which is up to twice as much and depends on what ran before.
 """
 
 import argparse
 import dataclasses
+import functools
 import gc
 import itertools
 import json
@@ -51,7 +53,7 @@ LIMIT_SECONDS = 100
 END = "measured"  # What a process writes after a model.
 
 
-def variants(model: Model, system: str) -> dict[str, Callable[[Any], Any]]:
+def variants(model: Model, system: str, on_cpu: bool = False) -> dict[str, Callable[[Any], Any]]:
     """The ways to run a model, each a function that makes a step of a row, or returns None."""
     if system == "cudnn_rnn_tf":
         draws = systems.host_lengths if model.has_lengths else _full
@@ -62,7 +64,7 @@ def variants(model: Model, system: str) -> dict[str, Callable[[Any], Any]]:
         return packed | padded if model.has_lengths else padded
     draws = systems.masks if model.has_lengths else _full
     # Compiled by XLA, Keras's layers were slower in all eight models where both ways were timed.
-    if model.row.type in ("tf32", "float16"):
+    if not on_cpu and model.row.type != "bfloat16":
         return {"cuDNN": lambda row: systems.of_keras(row, draws(row))}
     return {"compiled": lambda row: systems.of_keras(row, draws(row), False, jit_compile=True)}
 
@@ -71,18 +73,21 @@ def _full(_: Any) -> list[None]:
     return [None] * DRAWS
 
 
-def measure(model: Model, system: str, of_memory: bool = False) -> Iterator[dict[str, Any]]:
+def measure(
+    model: Model, system: str, of_memory: bool = False, on_cpu: bool = False
+) -> Iterator[dict[str, Any]]:
     """Yields what is measured of a model, an item for each variant, in training and inference.
 
     That is times or, in training alone, the peak of memory.
     """
     framework = systems.FRAMEWORKS[system]
     passes = (True,) if of_memory else (True, False)
-    for variant, is_training in itertools.product(variants(model, system), passes):
+    ways = variants(model, system, on_cpu)
+    for (variant, make), is_training in itertools.product(ways.items(), passes):
         line = {"model": model.name, "system": system, "variant": variant, "training": is_training}
         row = dataclasses.replace(model.row, training=is_training)
         try:
-            step = variants(model, system)[variant](row)
+            step = make(row)
             if step is None:
                 return
             for index in range(2):
@@ -116,7 +121,7 @@ def work(system: str, commit: str, on_cpu: bool, of_memory: bool) -> None:
     by_name = {model.name: model for model in models()}
     for name in map(str.strip, sys.stdin):
         model = by_name[name].on_cpu() if on_cpu else by_name[name]
-        for line in measure(model, system, of_memory):
+        for line in measure(model, system, of_memory, on_cpu):
             print(json.dumps(line), flush=True)
         print(END, flush=True)
 
@@ -193,15 +198,14 @@ class Worker:
 def _run_on(
     gpu: str,
     waiting: "queue.SimpleQueue[Model]",
+    passes: tuple[bool, ...],
     chosen_systems: list[str],
     results: Results,
     commit: str,
     all_started: threading.Barrier,
 ) -> None:
     workers = [
-        Worker(system, gpu, commit, of_memory)
-        for of_memory in ((False,) if gpu == CPU else (False, True))
-        for system in chosen_systems
+        Worker(system, gpu, commit, of_memory) for of_memory in passes for system in chosen_systems
     ]
     for worker in workers:
         worker.await_start(results)
@@ -219,19 +223,22 @@ def _run_on(
         worker.close()
 
 
-def _run_all(options: argparse.Namespace) -> None:
+def _run_all(name: str, options: argparse.Namespace) -> None:
     named = set(filter(None, options.only.split(",")))
     chosen_systems = options.system.split(",")
-    unknown = named - {model.name for model in models()} | set(chosen_systems) - set(SYSTEMS)
+    of_list = [model for model in models() if model.list == name]
+    unknown = named - {model.name for model in of_list} | set(chosen_systems) - set(SYSTEMS)
     if unknown:
         sys.exit(f"unknown models or systems: {', '.join(sorted(unknown))}")
     results = Results(options.output)
     waiting: queue.SimpleQueue[Model] = queue.SimpleQueue()
-    for model in models():
+    for model in of_list:
         if model.name in named if named else model.core or options.all:
             waiting.put(model)
     gpus = [CPU] if options.device == "cpu" else machine.visible_gpus()
-    shared = (waiting, chosen_systems, results, options.commit, threading.Barrier(len(gpus)))
+    passes = (False, True) if name == "models" and options.device == "gpu" else (False,)
+    barrier = threading.Barrier(len(gpus))
+    shared = (waiting, passes, chosen_systems, results, options.commit, barrier)
     threads = [threading.Thread(target=_run_on, args=(gpu, *shared)) for gpu in gpus]
     for thread in threads:
         thread.start()
@@ -239,13 +246,18 @@ def _run_all(options: argparse.Namespace) -> None:
         thread.join()
 
 
-if __name__ == "__main__":
+def main(about: str, name: str) -> None:
+    """Runs the command of a list."""
     command.run(
-        __doc__,
-        _run_all,
+        about,
+        functools.partial(_run_all, name),
         models_page.page,
         models_page.plot,
         system={"default": ",".join(SYSTEMS), "help": "What to time, separated by commas."},
         all={"action": "store_true", "help": "All models, not only the core ones."},
         device={"choices": ["gpu", "cpu"], "default": "gpu", "help": "What runs them."},
     )
+
+
+if __name__ == "__main__":
+    main(__doc__, "models")

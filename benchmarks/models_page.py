@@ -1,4 +1,4 @@
-"""Writes the page and the plot of `benchmarks.models`."""
+"""Writes the pages and the plots of `benchmarks.models` and `benchmarks.networks`."""
 
 import json
 import pathlib
@@ -11,22 +11,37 @@ from benchmarks.model_list import PEAK_FLOPS, Model, models
 
 SYSTEMS = {"cudnn_rnn_tf": "this package", "torch": "PyTorch", "keras": "Keras"}
 OURS, *OTHERS = SYSTEMS
-INTRODUCTION = """
+# By the list: the page's title, and what it has.
+TITLES = {"models": "Models that people train", "networks": "Networks that stand for many"}
+ABOUT = {
+    "models": """
 The recurrent part of models that people train, by this package, PyTorch and Keras, each model on
-one GPU. A training step is a forward and a backward pass. Sequences have different lengths where
-the model's do, drawn uniformly from [T/4, T]; PyTorch packs or pads them, Keras has a mask, and the
-faster way of each library counts. Keras's layers run by cuDNN (compiled by XLA, they were slower in
-eight models of eight), PyTorch's without `torch.compile` and CUDA graphs; steps of TensorFlow are
-concrete functions. Dropout, weight dropout and resets are left out, and in PyTorch the clipping of
-ELMo's cells. *times as fast* is the time of the faster of PyTorch and Keras over this package's:
-above 1, this package is faster. A dash means that the library has no such layer, or that the row
-was not measured. [models.json](../models.json) says which file of which program each model is from.
-
+one GPU; [models.json](../models.json) says which file of which program each is from. Dropout,
+weight dropout and resets are left out, and in PyTorch the clipping of ELMo's cells. *peak* is the
+most memory that the tensors of a training step hold, inputs and gradients included, as each
+library's allocator was asked for it, in the libraries' order.
+""",
+    "networks": """
+Networks of [networks.json](../networks.json), by this package, PyTorch and Keras, each on one GPU.
+A network is its kind of cell and number of units (after `L×` in L layers), then B sequences of T
+steps, then the type, where tf32 is float32 with TF32 allowed. A step has as many inputs as units.
+""",
+}
+INTRODUCTION = """
+A training step is a forward and a backward pass. *lengths* are different ones, drawn uniformly from
+[T/4, T] for each step; PyTorch packs or pads such sequences, Keras has a mask, and the faster way
+of each library counts. Keras's layers run by cuDNN, but in bfloat16, which it lacks there, compiled
+(in other types, XLA made them slower in eight models of eight), PyTorch's without `torch.compile`
+and CUDA graphs; steps of TensorFlow are concrete functions. *times as fast* is the time of the
+faster of PyTorch and Keras over this package's: above 1, this package is faster. A dash means that
+the library has no such layer, or that the row was not measured. *spread* is the range of the
+samples as a part of their median, of the libraries in their order.
 """
 OF_SHARE = """
 *share* is a yardstick's part of this package's time. The yardstick is the longer of two times: the
 products of matrices of the steps that are read, at the chip's dense peak for the type, and 1.7 µs
-for each step of a layer in each pass. Small layers can be faster than that.
+for each step of a layer in each pass. Small layers can be faster than that. Float32 without TF32
+has no yardstick.
 """
 ON_CPU = """
 A CPU ran the models in float32, with at most 8 sequences of 100 steps.
@@ -97,7 +112,7 @@ def share(times: Times, model: Model, training: bool) -> float | None:
 
 
 def network(model: Model) -> str:
-    """Describes the recurrent part in a table's cell."""
+    """Describes the recurrent part of a model in a table's cell."""
     row = model.row
     text = str(row).removesuffix(", training")
     return f"{text}, inputs {row.input_size}" + (", lengths" if model.has_lengths else "")
@@ -107,39 +122,35 @@ def _means(ratios: Iterable[float | None]) -> str:
     known = [value for value in ratios if value]
     if not known:
         return "–"
-    return f"{statistics.geometric_mean(known):.2f} (least {min(known):.2f})"
+    return f"{statistics.geometric_mean(known):.2f} (least {min(known):.2f}) over {len(known)}"
 
 
 def _times_table(times: Times, chosen: Sequence[Model], training: bool) -> str:
     cells = []
+    on_gpu = any(model.row.type in PEAK_FLOPS for model in chosen)
+    has_peaks = training and any(found.peak_bytes for found in times.values())
     for model in chosen:
+        if not any((model.name, system, training) in times for system in SYSTEMS):
+            continue
         fast, part = ratio(times, model, training), share(times, model, training)
         row: dict[str, Any] = {
-            "model": model.title,
+            model.list[:-1]: model.title,
             "times as fast": f"{fast:.2f}" if fast else "–",
         }
-        if model.row.type in PEAK_FLOPS:
+        if on_gpu:
             row["share"] = f"{part:.0%}" if part else "–"
-        row["network"] = network(model)
+        if model.list == "models":
+            row["network"] = network(model)
         for system, title in SYSTEMS.items():
             measured = times.get((model.name, system, training))
             row[f"{title}, ms"] = f"{measured.milliseconds:.3g}" if measured else "–"
             if system != OURS:
                 row[f"{title}, ms"] += f" ({measured.variant})" if measured else ""
-        cells.append(row)
-    return pages.table_of(cells)
-
-
-def _memory_table(times: Times, chosen: Sequence[Model]) -> str:
-    cells = []
-    for model in chosen:
-        row: dict[str, Any] = {"model": model.title}
-        for system, title in SYSTEMS.items():
-            measured = times.get((model.name, system, True))
-            known = measured and measured.peak_bytes
-            row[f"{title}, MB"] = f"{known / 1e6:,.0f}" if known else "–"
-        spreads = [times.get((model.name, system, True)) for system in SYSTEMS]
-        row["spread"] = ", ".join(f"{found.spread:.0%}" if found else "–" for found in spreads)
+        each = [times.get((model.name, system, training)) for system in SYSTEMS]
+        row["spread"] = " / ".join(f"{found.spread:.0%}" if found else "–" for found in each)
+        if has_peaks:
+            peaks = [found.peak_bytes if found else None for found in each]
+            row["peak, MB"] = " / ".join(f"{peak / 1e6:,.0f}" if peak else "–" for peak in peaks)
         cells.append(row)
     return pages.table_of(cells)
 
@@ -156,17 +167,24 @@ def page(path: pathlib.Path) -> str:
     timed = {name for name, _, _ in times}
     listed = [model if on_gpu else model.on_cpu() for model in models() if model.name in timed]
     chosen = _order(times, listed)
-    core = [model for model in chosen if model.core]
-    summary = "; ".join(
-        f"{name} {_means(ratio(times, model, training) for model in core)}"
-        for name, training in (("training", True), ("inference", False))
-    )
+    name, groups = chosen[0].list, {"the core models": [model for model in chosen if model.core]}
+    if name == "networks":
+        groups = {
+            "networks with lengths": [model for model in chosen if model.has_lengths],
+            "networks of full length": [model for model in chosen if not model.has_lengths],
+        }
     parts = [
-        "# Models that people train",
-        f"![How many times as fast as the faster of PyTorch and Keras, by model]({path.stem}.svg)",
+        f"# {TITLES[name]}",
+        f"![How many times as fast as the faster of PyTorch and Keras]({path.stem}.svg)",
+        ABOUT[name].strip(),
         INTRODUCTION.strip(),
         (OF_SHARE if on_gpu else ON_CPU).strip(),
-        f"Geometric means of *times as fast* over {len(core)} core models: {summary}.",
+        "Geometric means of *times as fast*:",
+        "\n".join(
+            f"* {words}: training {_means(ratio(times, model, True) for model in group)}"
+            f"; inference {_means(ratio(times, model, False) for model in group)}"
+            for words, group in groups.items()
+        ),
         f"Ran with: {'; '.join(dict.fromkeys(map(pages.listed, environments)))}.",
         "Of equal measurements, the last one counts. Runs at different commits were apart in time.",
         "## Training",
@@ -174,17 +192,9 @@ def page(path: pathlib.Path) -> str:
         "## Inference",
         _times_table(times, chosen, False),
     ]
-    if on_gpu:
-        parts += [
-            "## Memory at the peak of a training step",
-            "What tensors hold, inputs and gradients included, as the framework's allocator was"
-            " asked for it. *spread* is the range of five samples of the time as a part of their"
-            " median, in training, in the same order.",
-            _memory_table(times, chosen),
-        ]
     if reasons:
         parts += ["## What failed", "\n".join(f"* {reason}" for reason in reasons)]
-    return "\n\n".join([*parts, "Written by `python -m benchmarks.models --report`."]) + "\n"
+    return "\n\n".join([*parts, f"Written by `python -m benchmarks.{name} --report`."]) + "\n"
 
 
 def plot(path: pathlib.Path, picture: pathlib.Path) -> None:

@@ -258,29 +258,10 @@ def measured_gains() -> set[tuple[float, float]]:
                 ratios = [keras / own for own, keras in times]
                 found.append((statistics.geometric_mean(ratios), min(ratios)))
         gains |= {(float(mean), float(least)) for mean, least in found}
-    return gains | {gain_on_padded("Training"), gain_on_padded("Inference")}
+    return gains
 
 
-def gain_on_padded(of: str) -> tuple[float, float]:
-    """Returns the gain on PyTorch where padded sequences may take it less time."""
-    text = (ROOT / "benchmarks" / "results" / "gpu_lengths.md").read_text()
-    packed, padded = (
-        {
-            row[0]: [float(cell) for cell in (row[3], row[-1], row[-2]) if cell != "–"]
-            for row in (line.strip("| ").split(" | ") for line in part.splitlines()[4:])
-            if len(row) > 3
-        }
-        for part in re.findall(rf"^## {of}, [^#]*", text, re.MULTILINE)[:2]
-    )
-    # Padding is what a backward direction would read first.
-    times = [
-        min([ms[1], *([] if name.startswith("bidirectional") else padded[name][-1:])]) / ms[0]
-        for name, ms in packed.items()
-    ]
-    return statistics.geometric_mean(times), min(times)
-
-
-@pytest.mark.parametrize(("page", "count"), [("README.md", 5), ("docs/guides/speed.md", 29)])
+@pytest.mark.parametrize(("page", "count"), [("README.md", 5), ("docs/guides/speed.md", 23)])
 def test_quoted_gains_are_those_of_the_results(page, count):
     """A gain is quoted as a geometric mean, with the smallest ratio in parentheses."""
     number = r"(\d+(?:\.\d+)?)"

@@ -34,7 +34,7 @@ WITH_PAGES = (models_page, gpu_rule, gpu_tests, gpu_fit, gpu_doors, loops)
 
 def test_pages_and_plots_are_those_of_the_data_in_the_repository(tmp_path):
     modules = {each.__name__.split(".")[1].removesuffix("_page"): each for each in WITH_PAGES}
-    modules["cpu_doors"] = gpu_doors
+    modules |= {"cpu_doors": gpu_doors, "networks": models_page}
     for name, module in modules.items():
         data = RESULTS / f"{name}.jsonl"
         assert data.with_suffix(".md").read_text() == module.page(data)
@@ -102,9 +102,12 @@ YARDSTICKS |= {"mlperf-rnnt-post": 5.94, "medaka": 6.80, "recbole-gru4rec": 0.17
 
 
 def test_models_of_the_list_have_known_yardsticks():
+    for name, rows, core in (("models", 44, 22), ("networks", 82, 30)):
+        listed = [model for model in model_list.models() if model.list == name]
+        assert (len(listed), sum(model.core for model in listed)) == (rows, core)
+        assert len({model.title for model in listed}) == rows
     of_list = {model.name: model for model in model_list.models()}
-    assert len(of_list) == 44 and sum(model.core for model in of_list.values()) == 22
-    assert len({model.title for model in of_list.values()}) == 44
+    assert len(of_list) == 44 + 82
     for name, milliseconds in YARDSTICKS.items():
         assert 1e3 * of_list[name].least_seconds(True) == pytest.approx(milliseconds, abs=0.006)
     chain = [of_list["dtln"].least_seconds(training) for training in (True, False)]
@@ -125,6 +128,10 @@ def test_a_model_is_measured_by_each_system(monkeypatch):
     ways = [("cudnn_rnn_tf", "layer"), ("torch", "packed"), ("torch", "padded")]
     ways += [("keras", "cuDNN")]
     assert found == {(*way, training): models.SAMPLES for way in ways for training in (True, False)}
+    # On a GPU, Keras runs float32 by cuDNN too.
+    model = model._replace(row=dataclasses.replace(row, type="float32"))
+    ways = [[*models.variants(model, "keras", on_cpu)] for on_cpu in (False, True)]
+    assert ways == [["cuDNN"], ["compiled"]]
     (line,) = models.measure(model._replace(row=row), "cudnn_rnn_tf", of_memory=True)
     assert line["training"] and line["peak_bytes"] is None and "ms" not in line
 
@@ -176,14 +183,15 @@ def test_page_of_models_compares_with_the_faster_library(tmp_path):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = models_page.page(path)
     models_page.plot(path, path.with_suffix(".svg"))
-    of_training, of_inference, memory = tables(page)
+    of_training, of_inference = tables(page)
     elmo, isaac, deepspeech = of_training[1:]  # Those of which little is known come first.
-    assert [*elmo[:2], *elmo[4:]] == ["ELMo", "–", "10", "–", "–"]
-    assert [isaac[1], *isaac[4:]] == ["0.75", "4", "3 (padded)", "–"]
+    assert [*elmo[:2], *elmo[4:]] == ["ELMo", "–", "10", "–", "–", "0% / – / –", "2 / – / –"]
+    assert [isaac[1], *isaac[4:7]] == ["0.75", "4", "3 (padded)", "–"]
     assert deepspeech[1:3] == ["2.05", "25%"]
-    assert deepspeech[4:] == ["39.1", "80 (padded)", "100 (cuDNN)"]
-    assert of_inference[3][4:] == ["39.1", "–", "–"] and memory[3][1] == "2"
-    assert "training 1.24 (least 0.75)" in page and "2 × NVIDIA H200, driver 1.2" in page
+    assert deepspeech[4:7] == ["39.1", "80 (padded)", "100 (cuDNN)"]
+    assert deepspeech[-1] == "2 / 2 / 2" and of_inference[0][-1] == "spread"
+    assert of_inference[1][4:7] == ["39.1", "–", "–"]
+    assert "training 1.24 (least 0.75) over 2;" in page and "2 × NVIDIA H200, driver 1.2" in page
     assert (
         "* elmo, PyTorch, process, training: killed" in page
         and "isaac" not in page.split("## What failed")[1]
@@ -195,6 +203,25 @@ def test_page_of_models_compares_with_the_faster_library(tmp_path):
     path.write_text("".join(json.dumps(one) + "\n" for one in [{"environment": {}}, *lines[1:]]))
     of_training, *_ = tables(models_page.page(path))
     assert "share" not in of_training[0] and "B8 T100, float32" in of_training[3][2]
+
+
+def test_page_of_networks_tells_lengths_from_full_length(tmp_path):
+    path = tmp_path / "networks.jsonl"
+    lines = [{"environment": {"GPU": "NVIDIA H200, 1.2"}}]
+    for ending, milliseconds in (("float32", 4.0), ("tf32-lengths", 2.0)):
+        name = "lstm-512-b64-t200-" + ending
+        for system, factor in (("cudnn_rnn_tf", 1), ("keras", 3)):
+            ms = [factor * milliseconds, factor * milliseconds * 1.1, factor * milliseconds]
+            line = {"model": name, "system": system, "variant": "a", "ms": ms}
+            lines += [line | {"training": training} for training in (True, False)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = models_page.page(path)
+    title, full, lengths = tables(page)[0]
+    assert title[:3] == ["network", "times as fast", "share"] and "network" not in title[1:]
+    assert full[1:4] == ["3.00", "–", "4"] and full[-1] == "10% / – / 10%"
+    assert full[0] == "LSTM 512, B64 T200, float32"
+    assert lengths[0] == "LSTM 512, B64 T200, tf32, lengths"
+    assert page.count("training 3.00 (least 3.00) over 1; inference 3.00") == 2
 
 
 def test_networks_of_the_rule_are_random_and_its_page_counts_what_is_lost(tmp_path):
