@@ -33,7 +33,7 @@ class Model(NamedTuple):
     Attributes:
         list: The one of `LISTS` that it is in.
         name: What a command calls it.
-        title: What people call it.
+        title: What people call it; a network has none.
         row: Its recurrent part, of training.
         lengths: "full", "behind" for sequences padded behind, or "resets" for ones of full length
             inside of which states are reset.
@@ -81,7 +81,7 @@ def models() -> tuple[Model, ...]:
         Model(
             name,
             item["name"],
-            item["title"],
+            item.get("title", ""),
             Row(
                 *(item[field] for field in fields),
                 training=True,

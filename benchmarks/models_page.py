@@ -24,18 +24,19 @@ library's allocator was asked for it, in the libraries' order.
     "networks": """
 Networks of [networks.json](../networks.json), by this package, PyTorch and Keras, each on one GPU.
 A network is its kind of cell and number of units (after `L×` in L layers), then B sequences of T
-steps, then the type, where tf32 is float32 with TF32 allowed. A step has as many inputs as units.
+steps, then the type, where tf32 is float32 with TF32 allowed.
 """,
 }
 INTRODUCTION = """
-A training step is a forward and a backward pass. *lengths* are different ones, drawn uniformly from
-[T/4, T] for each step; PyTorch packs or pads such sequences, Keras has a mask, and the faster way
-of each library counts. Keras's layers run by cuDNN, but in bfloat16, which it lacks there, compiled
-(in other types, XLA made them slower in eight models of eight), PyTorch's without `torch.compile`
-and CUDA graphs; steps of TensorFlow are concrete functions. *times as fast* is the time of the
-faster of PyTorch and Keras over this package's: above 1, this package is faster. A dash means that
-the library has no such layer, or that the row was not measured. *spread* is the range of the
-samples as a part of their median, of the libraries in their order.
+A training step is a forward and a backward pass. A network that tells no inputs has as many as
+units. *lengths* are different ones, drawn uniformly from [T/4, T] for each step; PyTorch packs or
+pads such sequences, Keras has a mask, and the faster way of each library counts. Keras's layers run
+by cuDNN, but in bfloat16, which it lacks there, compiled (in other types, XLA made them slower in
+eight models of eight), PyTorch's without `torch.compile` and CUDA graphs; steps of TensorFlow are
+concrete functions. *times as fast* is the time of the faster of PyTorch and Keras over this
+package's: above 1, this package is faster. A dash means that the library has no such layer, or that
+the row was not measured. *spread* is the range of the samples as a part of their median, of the
+libraries in their order.
 """
 OF_SHARE = """
 *share* is a yardstick's part of this package's time. The yardstick is the longer of two times: the
@@ -114,8 +115,9 @@ def share(times: Times, model: Model, training: bool) -> float | None:
 def network(model: Model) -> str:
     """Describes the recurrent part of a model in a table's cell."""
     row = model.row
-    text = str(row).removesuffix(", training")
-    return f"{text}, inputs {row.input_size}" + (", lengths" if model.has_lengths else "")
+    inputs = f", inputs {row.input_size}" if row.input_size != row.units else ""
+    lengths = ", lengths" if model.has_lengths else ""
+    return str(row).removesuffix(", training") + inputs + lengths
 
 
 def _means(ratios: Iterable[float | None]) -> str:
@@ -134,7 +136,7 @@ def _times_table(times: Times, chosen: Sequence[Model], training: bool) -> str:
             continue
         fast, part = ratio(times, model, training), share(times, model, training)
         row: dict[str, Any] = {
-            model.list[:-1]: model.title,
+            model.list[:-1]: model.title or network(model),
             "times as fast": f"{fast:.2f}" if fast else "–",
         }
         if on_gpu:
@@ -206,7 +208,7 @@ def plot(path: pathlib.Path, picture: pathlib.Path) -> None:
     pages.plot_ratios(
         picture,
         f"Times as fast as the faster of PyTorch and Keras, on {device}",
-        [model.title for model in chosen],
+        [model.title or network(model) for model in chosen],
         {
             "training": [ratio(times, model, True) for model in chosen],
             "inference": [ratio(times, model, False) for model in chosen],

@@ -278,6 +278,9 @@ def test_quoted_gains_are_those_of_the_results(page, count):
         ), gain
 
 
+IN_FLOAT32 = " (512|256), B64 T200, float32 "
+
+
 @pytest.mark.parametrize(
     ("page", "text", "source", "title", "rows"),
     [
@@ -286,6 +289,7 @@ def test_quoted_gains_are_those_of_the_results(page, count):
         ("docs/guides/speed.md", r"{} times, uncompiled", "gpu_fit", "Keras / drop-in", "float32 "),
         ("README.md", r"\) {} to {} times as fast", "docs/gallery.md", "ratio", "H200"),
         ("README.md", r"and {} to {} times on two", "docs/gallery.md", "ratio", "(e|2|s).py.*EPYC"),
+        ("docs/guides/speed.md", "units {} and {} times", "networks", "times as fast", IN_FLOAT32),
         ("docs/guides/speed.md", "train {} times as fast", "models", "times as fast", "MusicVAE"),
         ("docs/guides/speed.md", "projected to 512, {} times", "models", "times as fast", "ELMo"),
         ("docs/guides/lengths.md", "took {} to {} times as long", "gpu_doors", "/ drop-in", ""),
