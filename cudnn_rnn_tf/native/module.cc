@@ -30,16 +30,16 @@ py::array_t<float> Apply(Function function, const AnyFloats& x) {
   return y;
 }
 
-template <auto convert>
+template <auto half_type>
 DenseFloats FromBits(const DenseBits& x) {
   DenseFloats y(std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim()));
-  (Simd().conversions.*convert)(x.size(), x.data(), y.mutable_data());
+  (Simd().*half_type).widen(x.size(), x.data(), y.mutable_data());
   return y;
 }
-template <auto convert>
+template <auto half_type>
 DenseBits ToBits(const DenseFloats& x) {
   DenseBits y(std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim()));
-  (Simd().conversions.*convert)(x.size(), x.data(), y.mutable_data());
+  (Simd().*half_type).round(x.size(), x.data(), y.mutable_data());
   return y;
 }
 
@@ -177,13 +177,13 @@ parameters (passes read the size of their inputs instead), and passes only.
       "tanh",
       [](const AnyFloats& x) { return Apply(Simd().functions.tanh, x); },
       "The CPU kernels' float32 tanh, elementwise.");
-  m.def("from_float16", &FromBits<&SimdConversions::from_float16>,
+  m.def("from_float16", &FromBits<&SimdTable::float16>,
         "Float32 numbers of the bits of float16 numbers, as the kernels read.");
-  m.def("to_float16", &ToBits<&SimdConversions::to_float16>,
+  m.def("to_float16", &ToBits<&SimdTable::float16>,
         "The bits of float32 numbers as float16, as the kernels write.");
-  m.def("from_bfloat16", &FromBits<&SimdConversions::from_bfloat16>,
+  m.def("from_bfloat16", &FromBits<&SimdTable::bfloat16>,
         "Float32 numbers of the bits of bfloat16 numbers.");
-  m.def("to_bfloat16", &ToBits<&SimdConversions::to_bfloat16>,
+  m.def("to_bfloat16", &ToBits<&SimdTable::bfloat16>,
         "The bits of float32 numbers as bfloat16.");
 }
 

@@ -5,17 +5,18 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_network.h"
-#include "kernels/cpu/storage.h"
 
 namespace cudnn_rnn_tf {
 
 template <typename T>
 class BackwardPass : public CpuNetwork {
  public:
-  using CpuNetwork::CpuNetwork;
+  BackwardPass(const RnnProblem& problem, const PackedRows& rows,
+               const RnnBackwardBuffers& buffers, int64_t num_threads)
+      : CpuNetwork(problem, rows, buffers.seed, num_threads),
+        buffers_(buffers) {}
 
-  void Add(const CpuBackwardCall<T>& call, const CpuReserve<T>& reserve,
-           Arena* arena, Schedule* schedule);
+  void Add(const CpuReserve<T>& reserve, Arena* arena, Schedule* schedule);
 
  private:
   // Rows [first, first + rows) of the recurrent weights, and the gradients [N,
@@ -68,21 +69,18 @@ class BackwardPass : public CpuNetwork {
     int64_t index = 0;
     StoredRows<T> input;            // Dropout applied.
     StoredRows<T> output_backprop;  // [N, D * P]
-    StoredRows<T> cell_sequences_backprop;
-    Rows<T> input_backprop;  // [N, fan_in]
-    T* output = nullptr;     // [N + B, D * P]
+    Rows<T> input_backprop;         // [N, fan_in]
+    T* output = nullptr;            // [N + B, D * P]
     int64_t dz_stride = 0;
     std::vector<PseudoLayer> pseudo_layers;  // [D]
     std::vector<Group> groups;
   };
 
   void LayOut(const CpuReserve<T>& reserve, Arena* arena, Layer* layer) const;
-  void PackWeights(Stored<T> params, Arena* arena, PseudoLayer* pseudo_layer,
+  void PackWeights(Arena* arena, PseudoLayer* pseudo_layer,
                    Schedule* schedule) const;
-  void AddGroup(const CpuBackwardCall<T>& call, const Group& group,
-                Schedule* schedule) const;
-  void CopyBackprops(const CpuBackwardCall<T>& call, const Group& group,
-                     bool is_end) const;
+  void AddGroup(const Group& group, Schedule* schedule) const;
+  void CopyBackprops(const Group& group, bool is_end) const;
   // A step's gradients of a segment, in the form in which products read them.
   StoredRows<T> GradientsOf(const Group& group, int64_t step,
                             const Segment& segment) const;
@@ -95,15 +93,18 @@ class BackwardPass : public CpuNetwork {
   void RunReset(const Group& group, int64_t step, Range slice) const;
 
   // The products over all steps, which cpu_backward_sums.cc has.
-  void AddSums(const Layer& layer, const CpuBackwardCall<T>& call, Arena* arena,
-               Schedule* schedule) const;
-  void AddInputs(const Layer& layer, int64_t dir, Stored<T> params,
-                 Arena* arena, Schedule* schedule) const;
-  void AddVectors(const Layer& layer, Destination<T> params_backprop,
-                  Schedule* schedule) const;
-  void AddWeights(const Layer& layer, Destination<T> params_backprop,
-                  Arena* arena, Schedule* schedule) const;
+  void AddSums(const Layer& layer, Arena* arena, Schedule* schedule) const;
+  void AddInputs(const Layer& layer, int64_t dir, Arena* arena,
+                 Schedule* schedule) const;
+  void AddVectors(const Layer& layer, Schedule* schedule) const;
+  void AddWeights(const Layer& layer, Arena* arena, Schedule* schedule) const;
 
+  // These are not written if there is no row.
+  Destination<T> params_backprop() const {
+    return tensors_.Numbers<T>(buffers_.params_backprop);
+  }
+
+  const RnnBackwardBuffers& buffers_;
   // Indexed by direction and row: the row of the sequence's step before.
   std::vector<int64_t> previous_rows_[2];
   std::vector<std::unique_ptr<Layer>> layers_;

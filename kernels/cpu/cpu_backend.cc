@@ -12,119 +12,13 @@
 
 #include "kernels/cpu/cpu_network.h"
 #include "kernels/cpu/division.h"
-#include "kernels/cpu/storage.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/never_destroyed.h"
 #include "kernels/param_layout.h"
 #include "kernels/plan_cache.h"
 
 namespace cudnn_rnn_tf {
 namespace {
-
-// Gives passes, which compute in Compute, access to a caller's tensors in
-// Storage. They read and write numbers in place, row by row.
-template <typename Storage, typename Compute>
-class Adapter {
- public:
-  Adapter(const RnnProblem& problem, const PackedRows& rows)
-      : problem_(problem),
-        spec_(problem.spec),
-        cells_(spec_.num_dirs() * spec_.num_units),
-        rows_(rows),
-        caller_rows_(rows.CallerRows(problem.time_major)) {
-    const int64_t layers = problem.spec.num_pseudo_layers();
-    const int64_t batch = problem.batch_size;
-    for (int64_t state = 0; state < layers * batch; ++state) {
-      state_rows_.push_back(
-          problem.time_major ? state : state % batch * layers + state / batch);
-    }
-  }
-
-  CpuForwardCall<Compute> CallOf(const RnnForwardBuffers& buffers) const {
-    CpuForwardCall<Compute> call = {};
-    call.input = Sequences(buffers.input, spec_.input_size);
-    call.input_h = States(buffers.input_h, spec_.output_size());
-    call.input_c = States(buffers.input_c, spec_.num_units);
-    call.params = NumbersOf<Storage, Compute>(buffers.params);
-    call.output = Sequences(buffers.output, spec_.layer_output_size());
-    call.cell_sequences = Sequences(buffers.cell_sequences, cells_);
-    call.output_h = States(buffers.output_h, spec_.output_size());
-    call.output_c = States(buffers.output_c, spec_.num_units);
-    call.seed = buffers.seed;
-    return call;
-  }
-  CpuBackwardCall<Compute> CallOf(const RnnBackwardBuffers& buffers) const {
-    CpuBackwardCall<Compute> call = {};
-    call.input = Sequences(buffers.input, spec_.input_size);
-    call.params = NumbersOf<Storage, Compute>(buffers.params);
-    call.output_backprop =
-        Sequences(buffers.output_backprop, spec_.layer_output_size());
-    call.output_h_backprop =
-        States(buffers.output_h_backprop, spec_.output_size());
-    call.output_c_backprop = States(buffers.output_c_backprop, spec_.num_units);
-    call.cell_sequences_backprop =
-        Sequences(buffers.cell_sequences_backprop, cells_);
-    call.input_backprop = Sequences(buffers.input_backprop, spec_.input_size);
-    call.input_h_backprop =
-        States(buffers.input_h_backprop, spec_.output_size());
-    call.input_c_backprop = States(buffers.input_c_backprop, spec_.num_units);
-    call.params_backprop = NumbersOf<Storage, Compute>(buffers.params_backprop);
-    call.seed = buffers.seed;
-    return call;
-  }
-  // Fills what a pass leaves out with zeros.
-  void FillPadding(const RnnForwardBuffers& buffers, Schedule* schedule) const {
-    FillPadding(spec_.layer_output_size(), buffers.output, schedule);
-    if (problem_.has_cell_sequences) {
-      FillPadding(cells_, buffers.cell_sequences, schedule);
-    }
-  }
-  void FillPadding(const RnnBackwardBuffers& buffers,
-                   Schedule* schedule) const {
-    if (buffers.input_backprop != nullptr) {
-      FillPadding(spec_.input_size, buffers.input_backprop, schedule);
-    }
-    if (rows_.num_rows() > 0) return;
-    std::fill_n(static_cast<Storage*>(buffers.params_backprop),
-                ParamLayout(spec_).size(), Storage());
-  }
-
- private:
-  // Sequences, or states in the order [L * D, B], with rows of n numbers.
-  // Padding is never read.
-  template <typename Data>
-  auto Sequences(Data* tensor, int64_t n) const {
-    return NumberRows(NumbersOf<Storage, Compute>(tensor), n,
-                      caller_rows_.data());
-  }
-  template <typename Data>
-  auto States(Data* tensor, int64_t n) const {
-    return NumberRows(NumbersOf<Storage, Compute>(tensor), n,
-                      state_rows_.data());
-  }
-  void FillPadding(int64_t n, void* tensor, Schedule* schedule) const {
-    Storage* const to = static_cast<Storage*>(tensor);
-    const int64_t time = problem_.max_time, batch = problem_.batch_size;
-    if (rows_.num_rows() == time * batch) return;
-    const auto zero_padding = [=](int64_t first, int64_t last) {
-      for (int64_t position = first; position < last; ++position) {
-        const int64_t sequence = rows_.sequences()[position];
-        for (int64_t t = rows_.length(position); t < time; ++t) {
-          const int64_t row =
-              problem_.time_major ? t * batch + sequence : sequence * time + t;
-          std::fill_n(to + row * n, n, Storage());
-        }
-      }
-    };
-    schedule->AddRanges(batch, 1, zero_padding);
-  }
-
-  const RnnProblem& problem_;
-  const RnnSpec& spec_;
-  const int64_t cells_;  // The numbers of a row of c.
-  const PackedRows& rows_;
-  const std::vector<int64_t> caller_rows_;
-  std::vector<int64_t> state_rows_;
-};
 
 struct CpuPlan : RnnPlan {
   using RnnPlan::RnnPlan;
@@ -157,15 +51,16 @@ int64_t WorthThreads(const RnnProblem& problem, Pass pass, int64_t count,
                              1, count);
 }
 
-// Runs the pass. If the buffers are null, it only computes their sizes.
-template <typename Storage, typename Compute, typename Buffers>
+// Runs the pass, which computes in T. If the buffers are null, it only computes
+// their sizes.
+template <typename T, typename Buffers>
 void RunPass(const RnnProblem& problem, const Buffers& buffers,
              const Threads& threads, int64_t num_threads,
              const CpuPackedParams* packed, RnnBufferSizes* sizes) {
   constexpr bool is_forward = std::is_same_v<Buffers, RnnForwardBuffers>;
   Arena workspace(buffers.workspace);
   Arena reserve_arena(buffers.reserve_space);
-  const CpuReserve<Compute> reserve(
+  const CpuReserve<T> reserve(
       problem, problem.is_training ? &reserve_arena : &workspace);
   const PackedRows rows(problem.max_time, problem.batch_size,
                         buffers.sequence_lengths.on_host, buffers.resets,
@@ -173,22 +68,19 @@ void RunPass(const RnnProblem& problem, const Buffers& buffers,
   Schedule schedule(
       is_forward ? ThreadsInForward(problem, ThisCore(problem), num_threads)
                  : num_threads);
-  const Adapter<Storage, Compute> adapter(problem, rows);
-  auto call = adapter.CallOf(buffers);
+  std::shared_ptr<const void> pass;
   if constexpr (is_forward) {
-    if (packed != nullptr) call.packed = packed->weights<Compute>();
+    pass = AddPass<T>(problem, rows, buffers,
+                      packed == nullptr ? nullptr : packed->weights<T>(),
+                      reserve, &workspace, &schedule);
+  } else {
+    pass = AddPass<T>(problem, rows, buffers, reserve, &workspace, &schedule);
   }
-  const auto pass =
-      AddPass(problem, rows, call, reserve, &workspace, &schedule);
-  if (workspace.only_counts()) {
-    size_t* const size =
-        is_forward ? &sizes->forward_workspace : &sizes->backward_workspace;
-    *size = std::max(*size, workspace.used());
-    sizes->reserve_space = reserve_arena.used();
-    return;
-  }
-  adapter.FillPadding(buffers, &schedule);
-  schedule.Run(threads);
+  if (!workspace.only_counts()) return schedule.Run(threads);
+  size_t* const size =
+      is_forward ? &sizes->forward_workspace : &sizes->backward_workspace;
+  *size = std::max(*size, workspace.used());
+  sizes->reserve_space = reserve_arena.used();
 }
 
 // Asks the system for large pages. Otherwise new memory costs a page fault for
@@ -221,11 +113,11 @@ CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
   const PackedRows rows(problem.max_time, problem.batch_size, nullptr);
   const uint64_t no_seed[2] = {};
   const CpuNetwork network(problem, rows, no_seed, /*num_threads=*/1);
-  Dispatch(dtype, [&](auto storage, auto compute) {
-    using Compute = decltype(compute);
-    const auto stored = NumbersOf<decltype(storage), Compute>(params);
+  Dispatch(dtype, [&](auto number) {
+    using T = decltype(number);
+    const Stored<T> stored = {params, HalfTypeOf(dtype)};
     const auto pack = [&](Arena arena, Schedule schedule) {
-      std::vector<CpuForwardWeights<Compute>> weights;
+      std::vector<CpuForwardWeights<T>> weights;
       for (int64_t i = 0; i < spec.num_pseudo_layers(); ++i) {
         weights.push_back(network.PackForward(i, stored, WeightsForm::kPacked,
                                               &arena, &schedule));
@@ -253,18 +145,17 @@ std::shared_ptr<const RnnPlan> CpuBackend::MakePlan(
   plan->threads_at_hand =
       threads_.are_at_hand ? worth(Pass::kForward, true) : plan->threads_woken;
   plan->threads_backward = worth(Pass::kBackward, false);
-  Dispatch(problem.dtype, [&](auto storage, auto compute) {
-    using Storage = decltype(storage);
-    using Compute = decltype(compute);
+  Dispatch(problem.dtype, [&](auto number) {
+    using T = decltype(number);
     // The workspace must suffice for calls whether or not they find the threads
     // at hand.
     for (const int64_t count : {plan->threads_woken, plan->threads_at_hand}) {
-      RunPass<Storage, Compute>(problem, RnnForwardBuffers(), threads_, count,
-                                packed_.get(), &plan->sizes);
+      RunPass<T>(problem, RnnForwardBuffers(), threads_, count, packed_.get(),
+                 &plan->sizes);
     }
     if (problem.is_training) {
-      RunPass<Storage, Compute>(problem, RnnBackwardBuffers(), threads_,
-                                plan->threads_backward, nullptr, &plan->sizes);
+      RunPass<T>(problem, RnnBackwardBuffers(), threads_,
+                 plan->threads_backward, nullptr, &plan->sizes);
     }
   });
   return plan;
@@ -298,8 +189,8 @@ RnnStatus CpuBackend::Forward(const RnnPlan& plan,
   const auto& ours = static_cast<const CpuPlan&>(plan);
   const bool at_hand = ours.threads_woken < ours.threads_at_hand &&
                        threads_.are_at_hand && threads_.are_at_hand();
-  Dispatch(plan.problem.dtype, [&](auto storage, auto compute) {
-    RunPass<decltype(storage), decltype(compute)>(
+  Dispatch(plan.problem.dtype, [&](auto number) {
+    RunPass<decltype(number)>(
         plan.problem, buffers, threads_,
         at_hand ? ours.threads_at_hand : ours.threads_woken, packed_.get(),
         nullptr);
@@ -309,8 +200,8 @@ RnnStatus CpuBackend::Forward(const RnnPlan& plan,
 
 RnnStatus CpuBackend::Backward(const RnnPlan& plan,
                                const RnnBackwardBuffers& buffers) {
-  Dispatch(plan.problem.dtype, [&](auto storage, auto compute) {
-    RunPass<decltype(storage), decltype(compute)>(
+  Dispatch(plan.problem.dtype, [&](auto number) {
+    RunPass<decltype(number)>(
         plan.problem, buffers, threads_,
         static_cast<const CpuPlan&>(plan).threads_backward, nullptr, nullptr);
   });

@@ -1,16 +1,14 @@
 #include <algorithm>
-#include <type_traits>
 
 #include "kernels/cpu/backward_pass.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
-// Only floats are ever rounded to bfloat16.
-void RoundGradients(int64_t n, const float* dz, uint16_t* to) {
-  Simd().conversions.to_bfloat16(n, dz, to);
+template <typename T>
+void RoundGradients(int64_t n, const T* dz, uint16_t* to) {
+  Destination<T>{to, &Simd().bfloat16}.Write(n, dz);
 }
-void RoundGradients(int64_t, const double*, uint16_t*) {}
 
 }  // namespace
 
@@ -80,9 +78,9 @@ void BackwardPass<T>::LayOut(const CpuReserve<T>& reserve, Arena* arena,
 }
 
 template <typename T>
-void BackwardPass<T>::PackWeights(Stored<T> params, Arena* arena,
-                                  PseudoLayer* pseudo_layer,
+void BackwardPass<T>::PackWeights(Arena* arena, PseudoLayer* pseudo_layer,
                                   Schedule* schedule) const {
+  const auto params = tensors_.Numbers<T>(buffers_.params);
   const ParamLayout::PseudoLayer& offsets = pseudo_layer->offsets;
   const auto pack = [&](int64_t depth, int64_t cols, int64_t offset) {
     return PackMatrix(depth, cols, StepsMultiplyBfloat16(), params.From(offset),
@@ -107,19 +105,22 @@ void BackwardPass<T>::PackWeights(Stored<T> params, Arena* arena,
 // Copies the gradients of states, from the caller's to those of the steps or
 // back.
 template <typename T>
-void BackwardPass<T>::CopyBackprops(const CpuBackwardCall<T>& call,
-                                    const Group& group, bool is_end) const {
+void BackwardPass<T>::CopyBackprops(const Group& group, bool is_end) const {
+  const auto from_h = tensors_.States<T>(buffers_.output_h_backprop, out_);
+  const auto from_c = tensors_.States<T>(buffers_.output_c_backprop, units_);
+  const auto to_h = tensors_.States<T>(buffers_.input_h_backprop, out_);
+  const auto to_c = tensors_.States<T>(buffers_.input_c_backprop, units_);
   ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
     state += group.layer->index * dirs_ * batch_;
     T* const dh = group.dh + r * h_stride_;
     T* const dc = cell_.has_c ? group.dc + r * units_ : nullptr;
     if (is_end) {
-      call.input_h_backprop[state].Write(out_, dh);
-      if (cell_.has_c) call.input_c_backprop[state].Write(units_, dc);
+      to_h[state].Write(out_, dh);
+      if (cell_.has_c) to_c[state].Write(units_, dc);
       return;
     }
-    call.output_h_backprop[state].Copy(out_, dh);
-    if (cell_.has_c) call.output_c_backprop[state].Copy(units_, dc);
+    from_h[state].Copy(out_, dh);
+    if (cell_.has_c) from_c[state].Copy(units_, dc);
     const int64_t numbers = cell_.num_vectors * units_;
     std::fill_n(group.pseudo_layer->vector_sums + position * numbers, numbers,
                 T(0));
@@ -130,7 +131,7 @@ template <typename T>
 StoredRows<T> BackwardPass<T>::GradientsOf(const Group& group, int64_t step,
                                            const Segment& segment) const {
   if (rounds_steps_) {
-    return {StoredBfloat16<T>(group.rounded_dz[step % 2] + segment.first),
+    return {{group.rounded_dz[step % 2] + segment.first, &Simd().bfloat16},
             group.layer->dz_stride};
   }
   return StepRows(segment.dz.data, segment.dz.stride, *group.strand,
@@ -286,9 +287,11 @@ void BackwardPass<T>::RunCells(const Group& group, int64_t step, int64_t r,
   const int64_t callers = has_cell_sequences(group.layer->index) ? n : 0;
   for (int64_t first = 0; first < callers; first += kSliceCols) {
     const int64_t count = std::min(kSliceCols, n - first);
-    const T* const from = group.layer->cell_sequences_backprop[row]
-                              .From(group.dir * units_ + unit + first)
-                              .Read(count, converted);
+    const T* const from =
+        tensors_
+            .Sequences<T>(buffers_.cell_sequences_backprop, dirs_ * units_)[row]
+            .From(group.dir * units_ + unit + first)
+            .Read(count, converted);
     for (int64_t j = 0; j < count; ++j) at.dc[first + j] += from[j];
   }
   SetZones(group.pseudo_layer->index, row, unit, n, at.zones);
@@ -343,15 +346,14 @@ void BackwardPass<T>::RunReset(const Group& group, int64_t step,
 }
 
 template <typename T>
-void BackwardPass<T>::AddGroup(const CpuBackwardCall<T>& call,
-                               const Group& group, Schedule* schedule) const {
+void BackwardPass<T>::AddGroup(const Group& group, Schedule* schedule) const {
   const int64_t phases_per_step = PhasesPerStep();
   const bool projects = spec_.num_proj > 0;
-  schedule->Add(1, 1, [this, &call, &group](int64_t, int64_t) {
+  schedule->Add(1, 1, [this, &group](int64_t, int64_t) {
     if (has_recurrent_dropout()) {
       DrawMasks(group.layer->index, group, group.masks);
     }
-    CopyBackprops(call, group, /*is_end=*/false);
+    CopyBackprops(group, /*is_end=*/false);
   });
   // There is one more phase after the last step, which takes its gradients back
   // to the initial states.
@@ -381,14 +383,13 @@ void BackwardPass<T>::AddGroup(const CpuBackwardCall<T>& call,
           }
         }
       });
-  schedule->Add(1, 1, [this, &call, &group](int64_t, int64_t) {
-    CopyBackprops(call, group, /*is_end=*/true);
+  schedule->Add(1, 1, [this, &group](int64_t, int64_t) {
+    CopyBackprops(group, /*is_end=*/true);
   });
 }
 
 template <typename T>
-void BackwardPass<T>::Add(const CpuBackwardCall<T>& call,
-                          const CpuReserve<T>& reserve, Arena* arena,
+void BackwardPass<T>::Add(const CpuReserve<T>& reserve, Arena* arena,
                           Schedule* schedule) {
   const int64_t max_rows = problem_.max_time * batch_;
   // The gradient of a layer's input is that of the output of the layer below.
@@ -403,23 +404,26 @@ void BackwardPass<T>::Add(const CpuBackwardCall<T>& call,
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     previous_rows_[dir] = rows_.PreviousRows(dir);
   }
-  StoredRows<T> output_backprop = call.output_backprop;
+  const int64_t input_size = spec_.input_size;
+  const auto callers_backprop =
+      tensors_.Sequences<T>(buffers_.input_backprop, input_size);
+  StoredRows<T> output_backprop =
+      tensors_.Sequences<T>(buffers_.output_backprop, layer_out_);
   for (int64_t index = spec_.num_layers - 1; index >= 0; --index) {
     const Arena::Scope scope(arena);
     Layer& layer = *layers_.emplace_back(std::make_unique<Layer>());
     layer.index = index;
     LayOut(reserve, arena, &layer);
     layer.output_backprop = output_backprop;
-    layer.cell_sequences_backprop = call.cell_sequences_backprop;
-    layer.input = call.input;
     if (index > 0) {
       layer.input = {{reserve.outputs[index - 1]}, layer_out_};
       layer.input_backprop = {between[(index - 1) % 2], layer_out_};
-    } else if (call.input_backprop.in_place()) {
-      layer.input_backprop = call.input_backprop.InPlace();
     } else {
-      const int64_t n = spec_.input_size;
-      layer.input_backprop = {arena->Take<T>(max_rows * n), n};
+      layer.input = tensors_.Sequences<T>(buffers_.input, input_size);
+      layer.input_backprop =
+          callers_backprop.in_place()
+              ? callers_backprop.InPlace()
+              : Rows<T>{arena->Take<T>(max_rows * input_size), input_size};
     }
     if (has_dropout(index)) {
       DropOut(index, layer.input.numbers.InPlace(), dropped, schedule);
@@ -431,35 +435,44 @@ void BackwardPass<T>::Add(const CpuBackwardCall<T>& call,
       const Arena::Scope steps_scope(arena);
       schedule->AddTogether([&] {
         for (PseudoLayer& pseudo_layer : layer.pseudo_layers) {
-          PackWeights(call.params, arena, &pseudo_layer, schedule);
+          PackWeights(arena, &pseudo_layer, schedule);
         }
       });
     }
     AddGroups(
         layer.groups, division_.parts,
-        [this, &call](const Group& group, Schedule* schedule) {
-          AddGroup(call, group, schedule);
+        [this](const Group& group, Schedule* schedule) {
+          AddGroup(group, schedule);
         },
         schedule);
-    if (rows_.num_rows() > 0) AddSums(layer, call, arena, schedule);
+    if (rows_.num_rows() > 0) AddSums(layer, arena, schedule);
     if (index > 0) output_backprop = {{between[(index - 1) % 2]}, layer_out_};
   }
+  if (buffers_.input_backprop != nullptr) {
+    tensors_.FillPadding(buffers_.input_backprop, input_size, schedule);
+  }
+  if (rows_.num_rows() > 0) return;
+  schedule->AddRanges(
+      layout_.size(), kSliceCols, [this](int64_t first, int64_t last) {
+        const std::vector<T> zeros(last - first);
+        params_backprop().From(first).Write(last - first, zeros.data());
+      });
 }
 
 template <typename T>
 std::shared_ptr<const void> AddPass(const RnnProblem& problem,
                                     const PackedRows& rows,
-                                    const CpuBackwardCall<T>& call,
+                                    const RnnBackwardBuffers& buffers,
                                     const CpuReserve<T>& reserve, Arena* arena,
                                     Schedule* schedule) {
-  const auto pass = std::make_shared<BackwardPass<T>>(problem, rows, call.seed,
+  const auto pass = std::make_shared<BackwardPass<T>>(problem, rows, buffers,
                                                       schedule->num_threads());
-  pass->Add(call, reserve, arena, schedule);
+  pass->Add(reserve, arena, schedule);
   return pass;
 }
 #define CRNN_INSTANTIATE(T)                                            \
   template std::shared_ptr<const void> AddPass(                        \
-      const RnnProblem&, const PackedRows&, const CpuBackwardCall<T>&, \
+      const RnnProblem&, const PackedRows&, const RnnBackwardBuffers&, \
       const CpuReserve<T>&, Arena*, Schedule*)
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);

@@ -9,8 +9,7 @@ namespace cudnn_rnn_tf {
 
 // Computes dx = dz W. The second direction's product is added to the first's.
 template <typename T>
-void BackwardPass<T>::AddInputs(const Layer& layer, int64_t dir,
-                                Stored<T> params, Arena* arena,
+void BackwardPass<T>::AddInputs(const Layer& layer, int64_t dir, Arena* arena,
                                 Schedule* schedule) const {
   const ParamLayout::PseudoLayer& offsets = layer.pseudo_layers[dir].offsets;
   const int64_t fan_in = spec_.layer_input_size(layer.index);
@@ -25,9 +24,10 @@ void BackwardPass<T>::AddInputs(const Layer& layer, int64_t dir,
     // The scope gives the memory back, so the next product packs in the same
     // place.
     const Arena::Scope scope(arena);
-    product.b = PackMatrix(gates_, fan_in, MultipliesBfloat16(),
-                           params.From(offsets.input_weights),
-                           /*transposed=*/false, PackedForm(), arena, schedule);
+    product.b = PackMatrix(
+        gates_, fan_in, MultipliesBfloat16(),
+        tensors_.Numbers<T>(buffers_.params).From(offsets.input_weights),
+        /*transposed=*/false, PackedForm(), arena, schedule);
     product.AddTo(schedule);
     return;
   }
@@ -41,9 +41,7 @@ void BackwardPass<T>::AddInputs(const Layer& layer, int64_t dir,
 
 // Computes the gradients of a cell's vectors.
 template <typename T>
-void BackwardPass<T>::AddVectors(const Layer& layer,
-                                 Destination<T> params_backprop,
-                                 Schedule* schedule) const {
+void BackwardPass<T>::AddVectors(const Layer& layer, Schedule* schedule) const {
   const int64_t numbers = cell_.num_vectors * units_;
   for (const PseudoLayer& pseudo_layer : layer.pseudo_layers) {
     const int64_t offset = pseudo_layer.offsets.vectors;
@@ -54,7 +52,7 @@ void BackwardPass<T>::AddVectors(const Layer& layer,
         const int64_t j = i % (last - first);
         sums[j] += of_sequences[i / (last - first) * numbers + first + j];
       }
-      params_backprop.From(offset + first).Write(last - first, sums.data());
+      params_backprop().From(offset + first).Write(last - first, sums.data());
     });
   }
 }
@@ -62,8 +60,7 @@ void BackwardPass<T>::AddVectors(const Layer& layer,
 // Computes gradients of parameters as sums over all steps: dW = dz^T x, dR =
 // dz^T h, and the sums of dz themselves for the biases.
 template <typename T>
-void BackwardPass<T>::AddWeights(const Layer& layer,
-                                 Destination<T> params_backprop, Arena* arena,
+void BackwardPass<T>::AddWeights(const Layer& layer, Arena* arena,
                                  Schedule* schedule) const {
   using Term = typename TransposedProducts<T>::Term;
   TransposedProducts<T> products(rows_.num_rows(), MultipliesBfloat16());
@@ -74,7 +71,7 @@ void BackwardPass<T>::AddWeights(const Layer& layer,
     const ParamLayout::PseudoLayer& offsets = pseudo_layer.offsets;
     const auto gradient = [=](int64_t b, int64_t offset, int64_t first,
                               int64_t cols) {
-      return Term{b, params_backprop.From(offset + first * cols)};
+      return Term{b, params_backprop().From(offset + first * cols)};
     };
     const Rows<const T> gates = {pseudo_layer.kept.gates, gates_};
     int64_t h = -1;
@@ -88,7 +85,7 @@ void BackwardPass<T>::AddWeights(const Layer& layer,
       std::vector<Destination<T>> sums;
       if (offsets.recurrent_bias >= 0) {
         sums.push_back(
-            params_backprop.From(offsets.recurrent_bias + segment.first));
+            params_backprop().From(offsets.recurrent_bias + segment.first));
       }
       if (segment.dz.data != gates.data + segment.first) {
         products.AddA(segment.dz, segment.rows, std::move(terms),
@@ -102,7 +99,7 @@ void BackwardPass<T>::AddWeights(const Layer& layer,
       }
       if (offsets.input_bias >= 0) {
         sums.push_back(
-            params_backprop.From(offsets.input_bias + segment.first));
+            params_backprop().From(offsets.input_bias + segment.first));
       }
       products.AddA(gates.From(0, segment.first), segment.rows,
                     std::move(terms), std::move(sums));
@@ -118,32 +115,28 @@ void BackwardPass<T>::AddWeights(const Layer& layer,
 }
 
 template <typename T>
-void BackwardPass<T>::AddSums(const Layer& layer,
-                              const CpuBackwardCall<T>& call, Arena* arena,
+void BackwardPass<T>::AddSums(const Layer& layer, Arena* arena,
                               Schedule* schedule) const {
   const Rows<T> dx = layer.input_backprop;
   const bool is_left_out = layer.index == 0 && !arena->only_counts() &&
-                           call.input_backprop.numbers.data == nullptr;
+                           buffers_.input_backprop == nullptr;
   for (int64_t dir = 0; dir < dirs_ && !is_left_out; ++dir) {
-    AddInputs(layer, dir, call.params, arena, schedule);
+    AddInputs(layer, dir, arena, schedule);
   }
-  AddWeights(layer, call.params_backprop, arena, schedule);
-  AddVectors(layer, call.params_backprop, schedule);
+  AddWeights(layer, arena, schedule);
+  AddVectors(layer, schedule);
   if (has_dropout(layer.index))
     DropOut(layer.index, dx.data, dx.data, schedule);
-  if (layer.index > 0 || is_left_out || call.input_backprop.in_place()) return;
-  schedule->AddRanges(
-      rows_.num_rows(), 16,
-      [=, to = call.input_backprop](int64_t first, int64_t last) {
-        for (int64_t row = first; row < last; ++row) {
-          to[row].Write(spec_.input_size, dx[row]);
-        }
-      });
+  const int64_t n = spec_.input_size;
+  const auto to = tensors_.Sequences<T>(buffers_.input_backprop, n);
+  if (layer.index > 0 || is_left_out || to.in_place()) return;
+  schedule->AddRanges(rows_.num_rows(), 16, [=](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) to[row].Write(n, dx[row]);
+  });
 }
 
-#define CRNN_INSTANTIATE(T)               \
-  template void BackwardPass<T>::AddSums( \
-      const Layer&, const CpuBackwardCall<T>&, Arena*, Schedule*) const
+#define CRNN_INSTANTIATE(T) \
+  template void BackwardPass<T>::AddSums(const Layer&, Arena*, Schedule*) const
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);
 #undef CRNN_INSTANTIATE

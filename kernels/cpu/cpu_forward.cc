@@ -1,8 +1,6 @@
 #include <algorithm>
-#include <type_traits>
 
 #include "kernels/cpu/cpu_network.h"
-#include "kernels/cpu/storage.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -15,10 +13,14 @@ constexpr int64_t kChunkRows = 192;
 template <typename T>
 class ForwardPass : public CpuNetwork {
  public:
-  using CpuNetwork::CpuNetwork;
+  ForwardPass(const RnnProblem& problem, const PackedRows& rows,
+              const RnnForwardBuffers& buffers,
+              const CpuForwardWeights<T>* packed, int64_t num_threads)
+      : CpuNetwork(problem, rows, buffers.seed, num_threads),
+        buffers_(buffers),
+        packed_(packed) {}
 
-  void Add(const CpuForwardCall<T>& call, const CpuReserve<T>& reserve,
-           Arena* arena, Schedule* schedule) {
+  void Add(const CpuReserve<T>& reserve, Arena* arena, Schedule* schedule) {
     T* const dropped =
         has_dropout(spec_.num_layers - 1)
             ? arena->Take<T>(problem_.max_time * batch_ * layer_out_)
@@ -28,10 +30,10 @@ class ForwardPass : public CpuNetwork {
       const Arena::Scope scope(arena);
       Layer& layer = *layers_.emplace_back(std::make_unique<Layer>());
       layer.index = index;
-      PackWeights(call, arena, &layer, schedule);
-      layer.cell_sequences = call.cell_sequences;
-      layer.input = call.input;
-      if (index > 0) layer.input = {{reserve.outputs[index - 1]}, layer_out_};
+      PackWeights(arena, &layer, schedule);
+      layer.input =
+          index > 0 ? StoredRows<T>({reserve.outputs[index - 1]}, layer_out_)
+                    : tensors_.Sequences<T>(buffers_.input, spec_.input_size);
       LayOut(reserve, arena, &layer);
       if (has_dropout(index)) {
         DropOut(index, layer.input.numbers.InPlace(), dropped, schedule);
@@ -42,7 +44,8 @@ class ForwardPass : public CpuNetwork {
                                               layer_out_};
       }
       if (index + 1 == spec_.num_layers) {
-        layer.outputs[layer.num_outputs++] = call.output;
+        layer.outputs[layer.num_outputs++] =
+            tensors_.Sequences<T>(buffers_.output, layer_out_);
       }
       for (const Strand& strand : strands_) {
         layer.rows.push_back(strand.Rows());
@@ -54,10 +57,14 @@ class ForwardPass : public CpuNetwork {
           schedule->num_threads() / std::max<int64_t>(1, num_groups());
       AddGroups(
           layer.groups, std::max(division_.parts, threads_per_group),
-          [this, &call](const Group& group, Schedule* schedule) {
-            AddGroup(call, group, schedule);
+          [this](const Group& group, Schedule* schedule) {
+            AddGroup(group, schedule);
           },
           schedule);
+    }
+    tensors_.FillPadding(buffers_.output, layer_out_, schedule);
+    if (problem_.has_cell_sequences) {
+      tensors_.FillPadding(buffers_.cell_sequences, dirs_ * units_, schedule);
     }
   }
 
@@ -97,7 +104,6 @@ class ForwardPass : public CpuNetwork {
     // pass, and for the caller.
     DestinationRows<T> outputs[2];
     int num_outputs = 0;
-    DestinationRows<T> cell_sequences;  // For the caller.
     int64_t chunk_steps = 0;
     CpuForwardWeights<T> weights[2];  // By direction.
     std::vector<Group> groups;
@@ -124,19 +130,19 @@ class ForwardPass : public CpuNetwork {
     return rounds_steps_ && !has_recurrent_dropout();
   }
 
-  void PackWeights(const CpuForwardCall<T>& call, Arena* arena, Layer* layer,
-                   Schedule* schedule) const {
+  void PackWeights(Arena* arena, Layer* layer, Schedule* schedule) const {
     const int64_t first = layer->index * dirs_;
-    if (call.packed != nullptr) {
-      std::copy_n(call.packed + first, dirs_, layer->weights);
+    if (packed_ != nullptr) {
+      std::copy_n(packed_ + first, dirs_, layer->weights);
       return;
     }
+    const auto params = tensors_.Numbers<T>(buffers_.params);
     const WeightsForm form =
-        MultipliesInPlace(call.params) ? WeightsForm::kInPlace : PackedForm();
+        MultipliesInPlace(params) ? WeightsForm::kInPlace : PackedForm();
     schedule->AddTogether([&] {
       for (int64_t dir = 0; dir < dirs_; ++dir) {
         layer->weights[dir] =
-            PackForward(first + dir, call.params, form, arena, schedule);
+            PackForward(first + dir, params, form, arena, schedule);
       }
     });
   }
@@ -178,12 +184,10 @@ class ForwardPass : public CpuNetwork {
     }
   }
 
-  void AddGroup(const CpuForwardCall<T>& call, const Group& group,
-                Schedule* schedule) const {
+  void AddGroup(const Group& group, Schedule* schedule) const {
     const int64_t longest = group.strand->longest;
     const int64_t phases_per_step = PhasesPerStep();
-    schedule->Add(
-        1, 1, [this, &call, &group](int64_t, int64_t) { Begin(call, group); });
+    schedule->Add(1, 1, [this, &group](int64_t, int64_t) { Begin(group); });
     for (int64_t begin = 0; begin < longest;
          begin += group.layer->chunk_steps) {
       const int64_t end = std::min(begin + group.layer->chunk_steps, longest);
@@ -199,13 +203,12 @@ class ForwardPass : public CpuNetwork {
                       }
                     });
     }
-    schedule->Add(
-        1, 1, [this, &call, &group](int64_t, int64_t) { End(call, group); });
+    schedule->Add(1, 1, [this, &group](int64_t, int64_t) { End(group); });
   }
 
   // Copies the initial states to where the steps and the backward pass read
   // them.
-  void Begin(const CpuForwardCall<T>& call, const Group& group) const {
+  void Begin(const Group& group) const {
     const DestinationRows<T>& output = group.layer->outputs[0];
     if (has_recurrent_dropout()) {
       DrawMasks(group.layer->index, group, group.masks);
@@ -219,13 +222,15 @@ class ForwardPass : public CpuNetwork {
         std::fill_n(group.kept.cell + row * units_, units_, T(0));
       }
     }
+    const auto first_h = tensors_.States<T>(buffers_.input_h, out_);
+    const auto first_c = tensors_.States<T>(buffers_.input_c, units_);
     ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
       state += group.layer->index * dirs_ * batch_;
       const int64_t row = rows_.num_rows() + position;
       const bool is_anew = group.dir == 0 && rows_.StartsAnew(position, 0, 0);
       for (const int64_t parity : {0, 1}) {
         T* const h = group.h[parity] + r * h_stride_;
-        call.input_h[state].Copy(out_, h);
+        first_h[state].Copy(out_, h);
         if (problem_.is_training && parity == 0) {
           output[row].From(group.dir * out_).Write(out_, h);
         }
@@ -234,21 +239,23 @@ class ForwardPass : public CpuNetwork {
       }
       if (!cell_.has_c) return;
       T* const c = group.c + r * units_;
-      call.input_c[state].Copy(units_, c);
+      first_c[state].Copy(units_, c);
       if (problem_.is_training) {
         std::copy_n(c, units_, group.kept.cell + row * units_);
       }
     });
   }
 
-  void End(const CpuForwardCall<T>& call, const Group& group) const {
+  void End(const Group& group) const {
+    const auto final_h = tensors_.States<T>(buffers_.output_h, out_);
+    const auto final_c = tensors_.States<T>(buffers_.output_c, units_);
     ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
       state += group.layer->index * dirs_ * batch_;
       const int64_t steps =
           group.dir == 0 ? rows_.length(position) : group.strand->longest;
-      call.output_h[state].Write(out_, group.h[steps % 2] + r * h_stride_);
+      final_h[state].Write(out_, group.h[steps % 2] + r * h_stride_);
       if (!cell_.has_c) return;
-      call.output_c[state].Write(units_, group.c + r * units_);
+      final_c[state].Write(units_, group.c + r * units_);
     });
   }
 
@@ -307,12 +314,10 @@ class ForwardPass : public CpuNetwork {
                     int64_t first, int64_t n) const {
     const int64_t begin = r * h_stride_ + first;
     const T* const h = group.h[parity] + begin;
-    if constexpr (std::is_same_v<T, float>) {
-      if (KeepsRoundedStates()) {
-        uint16_t* const to = group.rounded[parity] + begin;
-        Simd().conversions.to_bfloat16(n, h, to);
-        if (first + n == out_) std::fill_n(to + n, PaddedDepth(out_) - out_, 0);
-      }
+    if (KeepsRoundedStates()) {
+      uint16_t* const to = group.rounded[parity] + begin;
+      Destination<T>{to, &Simd().bfloat16}.Write(n, h);
+      if (first + n == out_) std::fill_n(to + n, PaddedDepth(out_) - out_, 0);
     }
     if (!has_recurrent_dropout()) return;
     for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
@@ -394,7 +399,7 @@ class ForwardPass : public CpuNetwork {
       Product<T> product = StepProduct<T>();
       product.rows = step.active;
       product.a = {KeepsRoundedStates()
-                       ? StoredBfloat16<T>(group.rounded[parity])
+                       ? Stored<T>{group.rounded[parity], &Simd().bfloat16}
                        : Stored<T>{group.h[parity]},
                    h_stride_};
       for (int64_t j = 0; j < cell_.gates_of_h; ++j) {
@@ -445,7 +450,7 @@ class ForwardPass : public CpuNetwork {
       std::copy_n(at.c, n, group.kept.cell + row * units_ + unit);
     }
     if (has_cell_sequences(group.layer->index)) {
-      group.layer->cell_sequences[row]
+      tensors_.Sequences<T>(buffers_.cell_sequences, dirs_ * units_)[row]
           .From(group.dir * units_ + unit)
           .Write(n, at.c);
     }
@@ -491,6 +496,8 @@ class ForwardPass : public CpuNetwork {
     }
   }
 
+  const RnnForwardBuffers& buffers_;
+  const CpuForwardWeights<T>* const packed_;
   std::vector<std::unique_ptr<Layer>> layers_;
 };
 
@@ -499,18 +506,19 @@ class ForwardPass : public CpuNetwork {
 template <typename T>
 std::shared_ptr<const void> AddPass(const RnnProblem& problem,
                                     const PackedRows& rows,
-                                    const CpuForwardCall<T>& call,
+                                    const RnnForwardBuffers& buffers,
+                                    const CpuForwardWeights<T>* packed,
                                     const CpuReserve<T>& reserve, Arena* arena,
                                     Schedule* schedule) {
-  const auto pass = std::make_shared<ForwardPass<T>>(problem, rows, call.seed,
-                                                     schedule->num_threads());
-  pass->Add(call, reserve, arena, schedule);
+  const auto pass = std::make_shared<ForwardPass<T>>(
+      problem, rows, buffers, packed, schedule->num_threads());
+  pass->Add(reserve, arena, schedule);
   return pass;
 }
 #define CRNN_INSTANTIATE(T)                                           \
   template std::shared_ptr<const void> AddPass(                       \
-      const RnnProblem&, const PackedRows&, const CpuForwardCall<T>&, \
-      const CpuReserve<T>&, Arena*, Schedule*)
+      const RnnProblem&, const PackedRows&, const RnnForwardBuffers&, \
+      const CpuForwardWeights<T>*, const CpuReserve<T>&, Arena*, Schedule*)
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);
 #undef CRNN_INSTANTIATE

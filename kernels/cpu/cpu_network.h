@@ -1,6 +1,6 @@
 // The recurrent network on a CPU. Passes compute in T (float or double) on
-// packed rows. The backend adapts callers' tensors of other types and layouts
-// to them.
+// packed rows. CallerTensors bring tensors of other types and layouts into that
+// form.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_CPU_NETWORK_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_CPU_NETWORK_H_
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/arena.h"
+#include "kernels/cpu/caller_tensors.h"
 #include "kernels/cpu/division.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/gemm.h"
@@ -67,50 +68,22 @@ struct CpuForwardWeights {
   T* vectors = nullptr;  // [num_vectors, H]
 };
 
-template <typename T>
-struct CpuForwardCall {
-  StoredRows<T> input;    // [N, I]
-  StoredRows<T> input_h;  // [L * D * B, P]
-  StoredRows<T> input_c;  // [L * D * B, H]
-  Stored<T> params;
-  // The weights of all pseudo-layers if they are packed already, else null. If
-  // it is not null, `params` is not read.
-  const CpuForwardWeights<T>* packed;
-  DestinationRows<T> output;  // [N, D * P]
-  // [N, D * H], the last layer's c, if the problem has it.
-  DestinationRows<T> cell_sequences;
-  DestinationRows<T> output_h, output_c;
-  const uint64_t* seed;
-};
-
-template <typename T>
-struct CpuBackwardCall {
-  StoredRows<T> input;  // [N, I]
-  Stored<T> params;
-  StoredRows<T> output_backprop;  // [N, D * P]
-  StoredRows<T> output_h_backprop, output_c_backprop;
-  StoredRows<T> cell_sequences_backprop;  // [N, D * H]
-  DestinationRows<T> input_backprop;      // [N, I]; null to leave it out.
-  DestinationRows<T> input_h_backprop, input_c_backprop;
-  Destination<T> params_backprop;  // It is not written if there is no row.
-  const uint64_t* seed;
-};
-
 // Both add a pass to the schedule and take its workspace from the arena. They
-// return what must live until the schedule has run, as must the call and what
-// all arguments refer to. If the arena only counts, the schedule must not run.
-template <typename T>
-[[nodiscard]] std::shared_ptr<const void> AddPass(const RnnProblem& problem,
-                                                  const PackedRows& rows,
-                                                  const CpuForwardCall<T>& call,
-                                                  const CpuReserve<T>& reserve,
-                                                  Arena* arena,
-                                                  Schedule* schedule);
+// return what must live until the schedule has run, as must what all arguments
+// refer to. If the arena only counts, the schedule must not run.
+//
+// If `packed` is not null, it holds the weights of all pseudo-layers, and the
+// parameters are not read.
 template <typename T>
 [[nodiscard]] std::shared_ptr<const void> AddPass(
     const RnnProblem& problem, const PackedRows& rows,
-    const CpuBackwardCall<T>& call, const CpuReserve<T>& reserve, Arena* arena,
-    Schedule* schedule);
+    const RnnForwardBuffers& buffers, const CpuForwardWeights<T>* packed,
+    const CpuReserve<T>& reserve, Arena* arena, Schedule* schedule);
+template <typename T>
+[[nodiscard]] std::shared_ptr<const void> AddPass(
+    const RnnProblem& problem, const PackedRows& rows,
+    const RnnBackwardBuffers& buffers, const CpuReserve<T>& reserve,
+    Arena* arena, Schedule* schedule);
 
 // With no more rows than these, packing or rounding weights takes longer than
 // multiplying by them.
@@ -346,6 +319,7 @@ class CpuNetwork {
   const RnnSpec& spec_;
   const CellKind& cell_;
   const PackedRows& rows_;
+  const CallerTensors tensors_;
   const ParamLayout layout_;
   const uint64_t seed_[2];
   const Core core_;

@@ -96,8 +96,8 @@ void RoundTransposed(const float* a, int64_t depth, int64_t cols,
   for (int64_t start = 0; start < depth; start += kPart) {
     const int64_t part = std::min(kPart, depth - start);
     RoundRowPairs(a + start * kTaskRows, part, cols, kTaskRows, pairs);
-    Simd().conversions.transpose_pairs(PaddedDepth(part) / 2, cols, pairs,
-                                       kTaskRows, to + start / 2, kMaxPairs);
+    Simd().pairs.transpose(PaddedDepth(part) / 2, cols, pairs, kTaskRows,
+                           to + start / 2, kMaxPairs);
   }
 }
 
@@ -271,7 +271,7 @@ void Product<T>::RunRows(int64_t first_row, int64_t last_row,
       }
       const auto write = [&](int64_t row, uint16_t* to) {
         if (a.in_place()) {
-          Simd().conversions.to_bfloat16(block, a[row].InPlace() + start, to);
+          Simd().bfloat16.round(block, a[row].InPlace() + start, to);
         } else {
           std::copy_n(halves(row), block, to);
         }

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/schedule.h"
-#include "kernels/cpu/storage.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -21,53 +21,53 @@ int64_t SourceOf(const StepMove& move, int64_t b, int64_t at) {
   return source < move.max_time ? source : -1;
 }
 
-// Adds up the rows that unpacking made of the row at `place`.
-template <typename Storage, typename Compute>
-void AddRows(const StepMove& move, int64_t b, int64_t place, Compute* sums,
-             Compute* numbers) {
+// Writes the sum of the rows that unpacking made of the row at `place` to row
+// `to`, by way of `sums` and `converted`.
+template <typename T>
+void AddRows(const StepMove& move, int64_t b, int64_t place, int64_t to,
+             T* sums, T* converted) {
   const int64_t* const steps = move.steps + b * move.max_time;
   const bool is_last = place + 1 == move.max_time || steps[place + 1] < 0;
   const int64_t end =
       is_last ? move.max_time : std::min(steps[place + 1], move.max_time);
-  std::fill_n(sums, move.width, Compute());
+  const HalfType* const half_type = HalfTypeOf(move.dtype);
+  const StoredRows<T> rows({move.from, half_type}, move.width);
+  std::fill_n(sums, move.width, T(0));
   for (int64_t time = steps[place]; time < end; ++time) {
-    Convert(static_cast<const Storage*>(move.from) +
-                move.RowOfStep(b, time) * move.width,
-            numbers, move.width);
-    for (int64_t i = 0; i < move.width; ++i) sums[i] += numbers[i];
+    const T* const terms =
+        rows[move.RowOfStep(b, time)].Read(move.width, converted);
+    for (int64_t i = 0; i < move.width; ++i) sums[i] += terms[i];
   }
+  const DestinationRows<T> all({move.to, half_type}, move.width);
+  all[to].Write(move.width, sums);
 }
 
-// Moves the rows of the sequences in [first, last).
+// Moves the rows of the sequences in [first, last), whose sums are of type T.
+template <typename T>
 void Move(const StepMove& move, int64_t first, int64_t last) {
-  Dispatch(move.dtype, [&](auto storage, auto compute) {
-    using Storage = decltype(storage);
-    using Compute = decltype(compute);
-    const bool adds = move.packs && move.repeats;
-    std::vector<Compute> sums(adds ? 2 * move.width : 0);
-    const Storage* const from = static_cast<const Storage*>(move.from);
-    for (int64_t b = first; b < last; ++b) {
-      for (int64_t at = 0; at < move.max_time; ++at) {
-        const int64_t source = SourceOf(move, b, at);
-        Storage* const to =
-            static_cast<Storage*>(move.to) +
-            (move.packs ? move.RowAt(b, at) : move.RowOfStep(b, at)) *
-                move.width;
-        if (source < 0) {
-          std::fill_n(to, move.width, Storage());
-        } else if (adds) {
-          AddRows<Storage>(move, b, at, sums.data(), sums.data() + move.width);
-          Convert(static_cast<const Compute*>(sums.data()), to, move.width);
-        } else {
-          const int64_t row =
-              move.packs ? move.RowOfStep(b, source) : move.RowAt(b, source);
-          // Rows that stay where they are may be in one tensor.
-          if (from + row * move.width == to) continue;
-          std::copy_n(from + row * move.width, move.width, to);
-        }
+  const auto row_bytes = static_cast<int64_t>(move.width * SizeOf(move.dtype));
+  const char* const from = static_cast<const char*>(move.from);
+  const bool adds = move.packs && move.repeats;
+  std::vector<T> sums(adds ? 2 * move.width : 0);
+  for (int64_t b = first; b < last; ++b) {
+    for (int64_t at = 0; at < move.max_time; ++at) {
+      const int64_t source = SourceOf(move, b, at);
+      const int64_t to_row =
+          move.packs ? move.RowAt(b, at) : move.RowOfStep(b, at);
+      char* const to = static_cast<char*>(move.to) + to_row * row_bytes;
+      if (source < 0) {
+        std::fill_n(to, row_bytes, char{0});
+      } else if (adds) {
+        AddRows(move, b, at, to_row, sums.data(), sums.data() + move.width);
+      } else {
+        const int64_t row =
+            move.packs ? move.RowOfStep(b, source) : move.RowAt(b, source);
+        // Rows that stay where they are may be in one tensor.
+        if (from + row * row_bytes == to) continue;
+        std::copy_n(from + row * row_bytes, row_bytes, to);
       }
     }
-  });
+  }
 }
 
 }  // namespace
@@ -96,7 +96,8 @@ RnnStatus CpuBackend::MoveSteps(const StepMove& move) {
       1, kWorthThreads / std::max<int64_t>(1, bytes_of_sequence));
   Schedule schedule(CeilDiv(move.batch_size, range) > 1 ? threads_.count : 1);
   schedule.AddRanges(move.batch_size, range, [&](int64_t first, int64_t last) {
-    Move(move, first, last);
+    Dispatch(move.dtype,
+             [&](auto number) { Move<decltype(number)>(move, first, last); });
   });
   schedule.Run(threads_);
   return {};

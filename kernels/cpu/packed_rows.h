@@ -94,18 +94,17 @@ class PackedRows {
     return r < strand.Active(before) ? strand.Row(before, r)
                                      : num_rows_ + strand.Position(r);
   }
-  // Returns the index of every row's step in a caller's [T, B] or [B, T]
-  // tensor.
+  // Returns the index of a step in a caller's [T, B] or [B, T] tensor.
+  int64_t CallerRow(int64_t position, int64_t t, bool time_major) const {
+    const int64_t sequence = sequences_[position];
+    return time_major ? t * batch_size_ + sequence : sequence * max_time_ + t;
+  }
+  // Returns that of every row's step.
   std::vector<int64_t> CallerRows(bool time_major) const;
   // Returns PreviousRow for every row.
   std::vector<int64_t> PreviousRows(int64_t dir) const;
 
  private:
-  int64_t CallerRow(int64_t position, int64_t t, bool time_major) const {
-    const int64_t sequence = sequences_[position];
-    return time_major ? t * batch_size_ + sequence : sequence * max_time_ + t;
-  }
-
   int64_t max_time_, batch_size_;
   std::vector<int64_t> sequences_;
   std::vector<int64_t> lengths_;  // One for each position.

@@ -157,7 +157,7 @@ void RoundRowPairs(const float* from, int64_t depth, int64_t n, int64_t stride,
   for (int64_t i = 0; i < PaddedDepth(depth); i += 2) {
     const float* const even = i < depth ? from + i * stride : kZeros;
     const float* const odd = i + 1 < depth ? even + stride : kZeros;
-    Simd().conversions.to_bfloat16_pairs(n, even, odd, to + i / 2 * stride);
+    Simd().pairs.round(n, even, odd, to + i / 2 * stride);
   }
 }
 

@@ -1,11 +1,15 @@
 // Numbers where their owners have them: the tensors of callers, whose numbers
 // may be of another type than the network computes in, and its own arrays.
+// Half types are computed in float.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_ROWS_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_ROWS_H_
 
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
+
+#include "kernels/cpu/simd_kernels.h"
+#include "kernels/rnn_spec.h"
 
 namespace cudnn_rnn_tf {
 
@@ -23,30 +27,47 @@ void Prefetch(const T* from, int64_t n) {
 // Code that goes through such rows fetches the one this many places ahead.
 constexpr int64_t kAhead = 16;
 
-// How numbers of a half type are read as T, and written, from number `first` of
-// the data on.
-template <typename T>
-struct HalfType {
-  void (*read)(const void* data, int64_t first, int64_t n, T* to);
-  void (*write)(const T* from, int64_t n, void* data, int64_t first);
-};
+// Calls body with a number, 0, of the type that data of this type are computed
+// in.
+template <typename Body>
+void Dispatch(RnnDataType dtype, const Body& body) {
+  dtype == RnnDataType::kFloat64 ? body(double()) : body(float());
+}
 
-// Numbers of type T or, if `half_type` is set, of that type. As with
-// pointers, T is const if they are only read.
+// Returns null if data of this type are computed with as they are.
+inline const HalfType* HalfTypeOf(RnnDataType dtype) {
+  switch (dtype) {
+    case RnnDataType::kFloat16:
+      return &Simd().float16;
+    case RnnDataType::kBfloat16:
+      return &Simd().bfloat16;
+    case RnnDataType::kFloat64:
+    case RnnDataType::kFloat32:
+      break;
+  }
+  return nullptr;
+}
+
+// Numbers of type T or, if `half_type` is set and T is float, of that type. As
+// with pointers, T is const if they are only read.
 template <typename T>
 struct StoredNumbers {
   using Value = std::remove_const_t<T>;
-  std::conditional_t<std::is_const_v<T>, const void, void>* data = nullptr;
-  const HalfType<Value>* half_type = nullptr;
+  template <typename U>
+  using AsConst = std::conditional_t<std::is_const_v<T>, const U, U>;
+  static constexpr bool kMayBeHalf = std::is_same_v<Value, float>;
+
+  AsConst<void>* data = nullptr;
+  const HalfType* half_type = nullptr;
   int64_t offset = 0;
 
   StoredNumbers From(int64_t first) const {
     return {data, half_type, offset + first};
   }
-  bool in_place() const { return half_type == nullptr; }
+  bool in_place() const { return !kMayBeHalf || half_type == nullptr; }
   T* InPlace() const { return static_cast<T*>(data) + offset; }
-  const uint16_t* Halves() const {
-    return static_cast<const uint16_t*>(data) + offset;
+  AsConst<uint16_t>* Halves() const {
+    return static_cast<AsConst<uint16_t>*>(data) + offset;
   }
   void Prefetch(int64_t n) const {
     if (in_place()) return cudnn_rnn_tf::Prefetch(InPlace(), n);
@@ -55,22 +76,22 @@ struct StoredNumbers {
   void Copy(int64_t n, Value* to) const {
     if (in_place()) {
       std::copy_n(InPlace(), n, to);
-    } else {
-      half_type->read(data, offset, n, to);
+    } else if constexpr (kMayBeHalf) {
+      half_type->widen(n, Halves(), to);
     }
   }
   // Returns where n numbers of type T are: in place or, if they had to be
   // converted, in `buffer`.
   const Value* Read(int64_t n, Value* buffer) const {
     if (in_place()) return InPlace();
-    half_type->read(data, offset, n, buffer);
+    Copy(n, buffer);
     return buffer;
   }
   void Write(int64_t n, const Value* from) const {
     if (in_place()) {
       std::copy_n(from, n, InPlace());
-    } else {
-      half_type->write(from, n, data, offset);
+    } else if constexpr (kMayBeHalf) {
+      half_type->round(n, from, Halves());
     }
   }
 };

@@ -329,13 +329,12 @@ void ConvertArray(int64_t n, const From* from, To* to) {
     memory.Store(to + j, convert(memory.Load(from + j)));
   });
 }
-template <Floats (*convert)(Halves)>
-constexpr auto kFromHalves = ConvertArray<uint16_t, float, convert>;
-template <Halves (*convert)(Floats)>
-constexpr auto kToHalves = ConvertArray<float, uint16_t, convert>;
+template <Floats (*widen)(Halves), Halves (*round)(Floats)>
+constexpr HalfType kHalfType = {ConvertArray<uint16_t, float, widen>,
+                                ConvertArray<float, uint16_t, round>};
 
-void ToBfloat16Pairs(int64_t n, const float* even, const float* odd,
-                     BfloatPair* to) {
+void RoundPairs(int64_t n, const float* even, const float* odd,
+                BfloatPair* to) {
   ForVectors<float>(n, [&](auto memory, int64_t j) {
     memory.Store(to + j, RoundToBfloat16(memory.Load(even + j)) |
                              RoundToBfloat16(memory.Load(odd + j)) << 16);
@@ -403,9 +402,9 @@ const SimdTable& Table() {
       MakeKernels<float>(),
       MakeKernels<double>(),
       {ConvertArray<float, float, Sigmoid>, ConvertArray<float, float, Tanh>},
-      {kFromHalves<FromFloat16>, kToHalves<ToFloat16>,
-       kFromHalves<FromBfloat16>, kToHalves<ToBfloat16>, ToBfloat16Pairs,
-       TransposePairs}};
+      kHalfType<FromFloat16, ToFloat16>,
+      kHalfType<FromBfloat16, ToBfloat16>,
+      {RoundPairs, TransposePairs}};
   return table;
 }
 

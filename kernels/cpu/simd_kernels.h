@@ -140,21 +140,20 @@ struct SimdFunctions {
   void (*tanh)(int64_t n, const float* x, float* y);
 };
 
-// Convert between float and the bits of the half types. They round to the
-// nearest number, and a tie to the even one. A NaN stays a NaN and keeps its
-// sign.
-struct SimdConversions {
-  void (*from_float16)(int64_t n, const uint16_t* from, float* to);
-  void (*to_float16)(int64_t n, const float* from, uint16_t* to);
-  void (*from_bfloat16)(int64_t n, const uint16_t* from, float* to);
-  void (*to_bfloat16)(int64_t n, const float* from, uint16_t* to);
+// How the bits of a half type's numbers become floats, and floats become such
+// numbers: the nearest ones, of a tie the even one. A NaN stays a NaN and keeps
+// its sign.
+struct HalfType {
+  void (*widen)(int64_t n, const uint16_t* from, float* to);
+  void (*round)(int64_t n, const float* from, uint16_t* to);
+};
+
+struct SimdPairs {
   // to[i] = the pair of even[i] and odd[i], rounded.
-  void (*to_bfloat16_pairs)(int64_t n, const float* even, const float* odd,
-                            BfloatPair* to);
+  void (*round)(int64_t n, const float* even, const float* odd, BfloatPair* to);
   // Does what SimdKernels<float>::transpose does.
-  void (*transpose_pairs)(int64_t rows, int64_t cols, const BfloatPair* from,
-                          int64_t from_stride, BfloatPair* to,
-                          int64_t to_stride);
+  void (*transpose)(int64_t rows, int64_t cols, const BfloatPair* from,
+                    int64_t from_stride, BfloatPair* to, int64_t to_stride);
 };
 
 // Products by registers that hold whole matrices, which bfloat16_rows rows of a
@@ -181,7 +180,8 @@ struct SimdTable {
   SimdKernels<float> float32;
   SimdKernels<double> float64;
   SimdFunctions functions;
-  SimdConversions conversions;
+  HalfType float16, bfloat16;
+  SimdPairs pairs;
   // Tiles that multiply bfloat16 numbers read A and panels up to multiples of
   // this many rows and this much depth.
   int64_t bfloat16_rows = 1, bfloat16_depth = 2;

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/storage.h"
 
 // simd_kernels.cc is compiled for AVX-512 with BF16. The matrix registers have
 // a source file of their own, which needs another name.
@@ -120,10 +119,10 @@ void CheckProduct() {
       const int64_t stride = PaddedDepth(depth);
       rounded.resize(PaddedRows(rows) * stride);
       for (int64_t row = 0; row < rows; ++row) {
-        Simd().conversions.to_bfloat16(depth, a.data() + row * depth,
-                                       rounded.data() + row * stride);
+        Simd().bfloat16.round(depth, a.data() + row * depth,
+                              rounded.data() + row * stride);
       }
-      product.a = {StoredBfloat16<float>(rounded.data()), stride};
+      product.a = {{rounded.data(), &Simd().bfloat16}, stride};
     }
   }
   ArenaMemory memory;

@@ -1,0 +1,79 @@
+// The tensors of a pass's caller, whose numbers the pass reads and writes where
+// they are, row by row.
+#ifndef CUDNN_RNN_TF_KERNELS_CPU_CALLER_TENSORS_H_
+#define CUDNN_RNN_TF_KERNELS_CPU_CALLER_TENSORS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/cpu/packed_rows.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/schedule.h"
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+
+class CallerTensors {
+ public:
+  // The rows must outlive this object.
+  CallerTensors(const RnnProblem& problem, const PackedRows& rows)
+      : rows_(rows),
+        dtype_(problem.dtype),
+        time_major_(problem.time_major),
+        max_time_(problem.max_time),
+        batch_size_(problem.batch_size),
+        row_indices_(rows.CallerRows(problem.time_major)) {
+    const int64_t layers = problem.spec.num_pseudo_layers();
+    for (int64_t state = 0; state < layers * batch_size_; ++state) {
+      state_indices_.push_back(problem.time_major
+                                   ? state
+                                   : state % batch_size_ * layers +
+                                         state / batch_size_);
+    }
+  }
+
+  // Return a tensor of any shape; sequences with rows of n numbers, by packed
+  // row, of which padding has none; and states, by the number of a state among
+  // those of all pseudo-layers, [L * D, B].
+  template <typename T, typename Data>
+  auto Numbers(Data* tensor) const {
+    using Number = std::conditional_t<std::is_const_v<Data>, const T, T>;
+    return StoredNumbers<Number>{tensor, HalfTypeOf(dtype_)};
+  }
+  template <typename T, typename Data>
+  auto Sequences(Data* tensor, int64_t n) const {
+    return NumberRows(Numbers<T>(tensor), n, row_indices_.data());
+  }
+  template <typename T, typename Data>
+  auto States(Data* tensor, int64_t n) const {
+    return NumberRows(Numbers<T>(tensor), n, state_indices_.data());
+  }
+
+  // Adds the work that fills the padding of sequences with zeros.
+  void FillPadding(void* sequences, int64_t n, Schedule* schedule) const {
+    if (rows_.num_rows() == max_time_ * batch_size_) return;
+    const auto row_bytes = static_cast<int64_t>(n * SizeOf(dtype_));
+    char* const to = static_cast<char*>(sequences);
+    schedule->AddRanges(batch_size_, 1, [=](int64_t position, int64_t) {
+      for (int64_t t = rows_.length(position); t < max_time_; ++t) {
+        const int64_t row = rows_.CallerRow(position, t, time_major_);
+        std::fill_n(to + row * row_bytes, row_bytes, char{0});
+      }
+    });
+  }
+
+ private:
+  const PackedRows& rows_;
+  const RnnDataType dtype_;
+  const bool time_major_;
+  const int64_t max_time_, batch_size_;
+  const std::vector<int64_t> row_indices_;
+  std::vector<int64_t> state_indices_;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_CPU_CALLER_TENSORS_H_
