@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -147,6 +148,25 @@ struct AppendTo {
     key->append(reinterpret_cast<const char*>(&field), sizeof(field));
   }
 };
+
+// Returns the fields of a struct that VisitFields visits; those that are floats
+// by their bits.
+template <typename Struct>
+std::array<int64_t, NumVisited<Struct>()> IntegersOf(Struct fields) {
+  std::array<int64_t, NumVisited<Struct>()> integers;
+  auto next = integers.begin();
+  const auto visit = [&](const auto& field) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(field)>, float>) {
+      uint32_t bits;
+      std::memcpy(&bits, &field, sizeof(bits));
+      *next++ = bits;
+    } else {
+      *next++ = static_cast<int64_t>(field);
+    }
+  };
+  VisitFields(fields, visit);
+  return integers;
+}
 
 // A key that tells problems apart.
 inline std::string KeyOf(const RnnProblem& problem) {

@@ -32,14 +32,6 @@ class FlushDenormals {
 #endif
 };
 
-// Tells whether a plan is for such a call of the predictor.
-bool IsFor(const RnnPlan* plan, const RnnProblem& problem) {
-  return plan != nullptr && plan->problem.max_time == problem.max_time &&
-         plan->problem.batch_size == problem.batch_size &&
-         plan->problem.has_sequence_lengths == problem.has_sequence_lengths &&
-         plan->problem.has_resets == problem.has_resets;
-}
-
 }  // namespace
 
 class CpuPredictor::Call {
@@ -102,11 +94,6 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
     problem.has_resets = buffers.resets != nullptr;
     problem.is_training = false;
     std::unique_ptr<Workspace> workspace = TakeWorkspace(problem);
-    if (!IsFor(workspace->plan.get(), problem)) {
-      workspace->plan = backend_.MakePlan(problem);
-      workspace->memory.Grow(workspace->plan->sizes.forward_workspace);
-      backend_.Prepare(workspace->memory.data(), workspace->memory.size());
-    }
     if (options_.go_backwards) {
       const RnnLengths& all = buffers.sequence_lengths;
       buffers.input =
@@ -134,15 +121,26 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
 // workspace.
 std::unique_ptr<CpuPredictor::Workspace> CpuPredictor::TakeWorkspace(
     const RnnProblem& problem) {
-  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-  if (!lock || workspaces_.empty()) return std::make_unique<Workspace>();
-  const auto fits = [&](const std::unique_ptr<Workspace>& workspace) {
-    return IsFor(workspace->plan.get(), problem);
-  };
-  auto chosen = std::find_if(workspaces_.begin(), workspaces_.end(), fits);
-  if (chosen == workspaces_.end()) --chosen;
-  std::unique_ptr<Workspace> workspace = std::move(*chosen);
-  workspaces_.erase(chosen);
+  std::unique_ptr<Workspace> workspace;
+  {
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (lock && !workspaces_.empty()) {
+      auto chosen =
+          std::find_if(workspaces_.begin(), workspaces_.end(),
+                       [fields = IntegersOf(problem)](const auto& one) {
+                         return IntegersOf(one->plan->problem) == fields;
+                       });
+      const bool fits = chosen != workspaces_.end();
+      if (!fits) --chosen;
+      workspace = std::move(*chosen);
+      workspaces_.erase(chosen);
+      if (fits) return workspace;
+    }
+  }
+  if (workspace == nullptr) workspace = std::make_unique<Workspace>();
+  workspace->plan = backend_.MakePlan(problem);
+  workspace->memory.Grow(workspace->plan->sizes.forward_workspace);
+  backend_.Prepare(workspace->memory.data(), workspace->memory.size());
   return workspace;
 }
 

@@ -50,6 +50,7 @@ class CpuPredictor {
   };
   // Counts a call in num_calls_ while it runs.
   class Call;
+  // Returns a workspace with a plan of the problem, and memory for that.
   std::unique_ptr<Workspace> TakeWorkspace(const RnnProblem& problem);
   void GiveBack(std::unique_ptr<Workspace> workspace);
   // Puts rows of `row_bytes` bytes, one for each step, into the order of

@@ -28,6 +28,9 @@ struct XlaPass {
   int choice = 0;
   // The threads that the sizes of the buffers are for.
   int64_t num_threads = 1;
+
+  // More than any machine has.
+  static constexpr int64_t kMostThreads = int64_t{1} << 16;
 };
 
 // A move of the tensors of Keras's layers to the parameters, or from there.
@@ -80,21 +83,6 @@ static_assert(NumVisited<XlaPass>() ==
                   NumVisited<StepMove>() == kNumFields < StepMove > -4,
               "VisitFields leaves a field of a call out");
 
-struct ToIntegers {
-  std::vector<int64_t> integers;
-
-  template <typename T>
-  void operator()(const T& field) {
-    if constexpr (std::is_same_v<T, float>) {
-      uint32_t bits;
-      std::memcpy(&bits, &field, sizeof(bits));
-      integers.push_back(bits);
-    } else {
-      integers.push_back(static_cast<int64_t>(field));
-    }
-  }
-};
-
 // The types of data have no names.
 template <>
 inline constexpr size_t kNumNames<RnnDataType> =
@@ -106,32 +94,36 @@ struct FromIntegers {
 
   template <typename T>
   void operator()(T& field) {
-    if (next == end)
+    if (next == end) {
       throw std::invalid_argument("XLA's call has too few numbers");
-    if (*next < 0)
-      throw std::invalid_argument("XLA's call has a negative number");
-    if constexpr (std::is_enum_v<T>) {
-      if (static_cast<uint64_t>(*next) >= kNumNames<T>) {
-        throw std::invalid_argument(
-            "XLA's call has a number that names nothing");
-      }
     }
+    const int64_t number = *next++;
     if constexpr (std::is_same_v<T, float>) {
-      const auto bits = static_cast<uint32_t>(*next++);
+      const auto bits = Checked<uint32_t>(number);
       std::memcpy(&field, &bits, sizeof(bits));
     } else {
-      field = static_cast<T>(*next++);
+      field = Checked<T>(number);
     }
+  }
+  // Fails unless the number is one of the type's values.
+  template <typename T>
+  static T Checked(int64_t number) {
+    bool is_one =
+        number >= 0 && static_cast<int64_t>(static_cast<T>(number)) == number;
+    if constexpr (std::is_enum_v<T>) {
+      is_one = is_one && static_cast<uint64_t>(number) < kNumNames<T>;
+    }
+    if (is_one) return static_cast<T>(number);
+    throw std::invalid_argument("XLA's call has " + std::to_string(number) +
+                                " in place of another kind of number");
   }
 };
 
 // Returns the attribute as XLA's compiler takes it.
 template <typename Call>
-std::string XlaConfig(Call call) {
-  ToIntegers to;
-  VisitFields(call, to);
+std::string XlaConfig(const Call& call) {
   std::string text;
-  for (const int64_t number : to.integers) {
+  for (const int64_t number : IntegersOf(call)) {
     text += (text.empty() ? "" : ", ") + std::to_string(number);
   }
   return std::string("{") + kXlaCall + " = array<i64: " + text + ">}";
@@ -139,7 +131,7 @@ std::string XlaConfig(Call call) {
 
 // Reads the array at run time. It may be in a file that another version wrote.
 // Throws std::invalid_argument, which handlers catch, if it has another number
-// of elements, or one that is none of an enumeration's values.
+// of elements, or one that is no value of its field's type.
 template <typename Call>
 Call XlaCallOf(const int64_t* integers, size_t size) {
   Call call;

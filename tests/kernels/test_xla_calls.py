@@ -93,13 +93,16 @@ def test_a_damaged_call_is_an_error():
         numbers = [int(number) for number in re.findall(r"\d+", config.split(":")[1])]
         errors = 0
         for i, number in enumerate(numbers):
-            damaged = [*numbers[:i], number + 1, *numbers[i + 1 :]]
-            config = f"{{call = array<i64: {str(damaged)[1:-1]}>}}"
-            try:
-                call_of_a_kept_module(target, config, *buffers)
-            except (tf.errors.InvalidArgumentError, tf.errors.FailedPreconditionError) as error:
-                assert "XLA" in str(error)
-                errors += 1
+            for wrong in (number + 1, 1 << 62):
+                damaged = [*numbers[:i], wrong, *numbers[i + 1 :]]
+                config = f"{{call = array<i64: {str(damaged)[1:-1]}>}}"
+                try:
+                    call_of_a_kept_module(target, config, *buffers)
+                except (tf.errors.InvalidArgumentError, tf.errors.FailedPreconditionError) as error:
+                    assert "XLA" in str(error)
+                    errors += wrong == number + 1
+                else:
+                    assert wrong == number + 1, (target, i)
         assert errors >= deciding[target.removeprefix("cudnn_rnn_tf_")], target
 
 

@@ -3,7 +3,7 @@
 #include <new>
 #include <stdexcept>
 
-#include "kernels/xla/handler.h"
+#include "kernels/xla/call_buffers.h"
 
 int main() {
   using namespace cudnn_rnn_tf;  // NOLINT: the program's own.

@@ -1,7 +1,7 @@
 // Prints each field of a network: its name, the number of the ops that have it
 // as an attribute, and whether two networks that differ in it are told apart;
 // fails if an array is read that has another size than one of XLA's calls, or a
-// number that is none of an enumeration's values.
+// number that is no value of its field's type.
 #include <cstdio>
 #include <stdexcept>
 #include <string>
@@ -29,8 +29,7 @@ int main() {
     std::printf("%s %d %d\n", name.c_str(), static_cast<int>(ops), is_told);
   });
   XlaPass pass;
-  ToIntegers to;
-  VisitFields(pass, to);
+  const auto integers = IntegersOf(pass);
   int taken = 0;
   const auto take = [&](const std::vector<int64_t>& given) {
     try {
@@ -39,14 +38,24 @@ int main() {
     } catch (const std::invalid_argument&) {
     }
   };
-  std::vector<int64_t> given = to.integers;
+  std::vector<int64_t> given(integers.begin(), integers.end());
   given.push_back(0);
   for (; !given.empty(); given.pop_back()) take(given);
   for (const int64_t mode :
        {int64_t{-1}, static_cast<int64_t>(RnnMode::kCount)}) {
-    given = to.integers;
+    given.assign(integers.begin(), integers.end());
     given[0] = mode;
     take(given);
   }
+  size_t place = 0;
+  const auto exceed = [&](const auto& field) {
+    given.assign(integers.begin(), integers.end());
+    using Field = std::decay_t<decltype(field)>;
+    given[place++] = std::is_same_v<Field, bool>    ? 2
+                     : std::is_same_v<Field, float> ? int64_t{1} << 32
+                                                    : -1;
+    take(given);
+  };
+  VisitFields(pass, exceed);
   return taken == 1 ? 0 : 1;
 }

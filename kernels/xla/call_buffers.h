@@ -1,6 +1,6 @@
-// What handlers on all devices share.
-#ifndef CUDNN_RNN_TF_KERNELS_XLA_HANDLER_H_
-#define CUDNN_RNN_TF_KERNELS_XLA_HANDLER_H_
+// The buffers of the calls that XLA makes of handlers.
+#ifndef CUDNN_RNN_TF_KERNELS_XLA_CALL_BUFFERS_H_
+#define CUDNN_RNN_TF_KERNELS_XLA_CALL_BUFFERS_H_
 
 #include <algorithm>
 #include <exception>
@@ -60,13 +60,21 @@ inline int64_t BytesOf(RnnDataType dtype, int64_t a, int64_t b, int64_t c = 1) {
   return static_cast<int64_t>(std::min(bytes, 1e18));
 }
 
-inline CallSizes SizesOf(const RnnProblem& problem, bool is_backward) {
-  const RnnSpec& spec = problem.spec;
-  std::string error = problem.Error();
-  const int64_t steps = problem.max_time * problem.batch_size;
-  if (error.empty() && steps == 0) error = "expected steps";
-  if (is_backward && !problem.is_training) error = "expected training";
+inline void Check(const std::string& error) {
   if (!error.empty()) throw std::invalid_argument("XLA's call: " + error);
+}
+
+inline CallSizes SizesOf(const XlaPass& pass, bool is_backward) {
+  const RnnProblem& problem = pass.problem;
+  const RnnSpec& spec = problem.spec;
+  Check(problem.Error());
+  const int64_t steps = problem.max_time * problem.batch_size;
+  Check(steps > 0 ? "" : "expected steps");
+  Check(problem.is_training || !is_backward ? "" : "expected training");
+  Check(pass.num_threads >= 1 && pass.num_threads <= XlaPass::kMostThreads
+            ? ""
+            : "expected threads, but received " +
+                  std::to_string(pass.num_threads));
   const auto rows = [&](int64_t n) { return BytesOf(problem.dtype, steps, n); };
   const auto states = [&](int64_t n) {
     return BytesOf(problem.dtype, spec.num_pseudo_layers(), problem.batch_size,
@@ -95,8 +103,7 @@ inline CallSizes SizesOf(const RnnProblem& problem, bool is_backward) {
   return sizes;
 }
 inline CallSizes SizesOf(const XlaKerasTensors& call) {
-  const std::string error = call.spec.Error();
-  if (!error.empty()) throw std::invalid_argument("XLA's call: " + error);
+  Check(call.spec.Error());
   const KerasLayout layout(call.spec);
   CallSizes sizes;
   for (const KerasTensor& tensor : layout.tensors()) {
@@ -120,12 +127,12 @@ inline CallSizes SizesOf(const StepMove& move) {
   return {{rows, numbers, numbers}, {rows}};
 }
 
-class Buffers {
+class CallBuffers {
  public:
   // Throws std::invalid_argument if the buffers have other sizes. Otherwise a
   // call in a damaged file would write past them.
-  Buffers(const ffi::RemainingArgs& args, const ffi::RemainingRets& results,
-          const CallSizes& sizes)
+  CallBuffers(const ffi::RemainingArgs& args, const ffi::RemainingRets& results,
+              const CallSizes& sizes)
       : args_(args), results_(results) {
     const auto check = [](const std::string& kind, const auto& expected,
                           size_t count, const auto& size) {
@@ -239,72 +246,6 @@ class Buffers {
   const ffi::RemainingRets& results_;
 };
 
-// The handlers of all calls. A Place is where XLA runs them: it is made of the
-// `context` that XLA gives, has a backend, and reads a call's lengths and seed,
-// which may be in a device's memory.
-template <typename Place, typename... Context>
-struct Handlers {
-  template <typename Call>
-  static ffi::Error Run(Context... context, ffi::Span<const int64_t> integers,
-                        ffi::RemainingArgs args, ffi::RemainingRets results) {
-    return Handle([&] {
-      const auto call = XlaCallOf<Call>(integers.begin(), integers.size());
-      const Buffers given(args, results, SizesOf(call));
-      const Place place(context...);
-      return given.Run(call, place.backend.get());
-    });
-  }
-
-  template <bool is_backward>
-  static ffi::Error RunPass(Context... context,
-                            ffi::Span<const int64_t> integers,
-                            ffi::RemainingArgs args,
-                            ffi::RemainingRets results) {
-    return Handle([&]() -> RnnStatus {
-      const auto pass = XlaCallOf<XlaPass>(integers.begin(), integers.size());
-      const Buffers given(args, results, SizesOf(pass.problem, is_backward));
-      Place place(context..., pass.num_threads);
-      std::shared_ptr<const RnnPlan> plan;
-      RnnLengths lengths;
-      RnnStatus status = place.backend->Plan(pass.problem, pass.choice,
-                                             /*lengths=*/nullptr, &plan);
-      if (status.ok()) status = given.CheckMemory(is_backward, *plan);
-      if (status.ok() && pass.problem.has_sequence_lengths) {
-        status = place.ReadLengths(pass, *plan, given.arg(kSequenceLengths),
-                                   &lengths);
-      }
-      const auto run = [&](auto buffers, auto run_pass) -> RnnStatus {
-        if (pass.problem.has_seed) {
-          status = place.ReadSeed(*plan, given.arg(kSeed), &buffers);
-          if (!status.ok()) return status;
-        }
-        buffers.sequence_lengths = lengths;
-        return (place.backend.get()->*run_pass)(*plan, buffers);
-      };
-      if (!status.ok()) return status;
-      return is_backward ? run(given.OfBackward(pass), &RnnBackend::Backward)
-                         : run(given.OfForward(pass), &RnnBackend::Forward);
-    });
-  }
-};
-
-// Registers the handlers of a file's DeviceHandlers, whose binding of the
-// context comes before what all calls have.
-#define CRNN_REGISTER_HANDLERS(PLATFORM, CONTEXT)                         \
-  CRNN_REGISTER_HANDLER(kXlaForward, RunPass<false>, PLATFORM, CONTEXT);  \
-  CRNN_REGISTER_HANDLER(kXlaBackward, RunPass<true>, PLATFORM, CONTEXT);  \
-  CRNN_REGISTER_HANDLER(kXlaKerasTensors, Run<XlaKerasTensors>, PLATFORM, \
-                        CONTEXT);                                         \
-  CRNN_REGISTER_HANDLER(kXlaReadMask, Run<RnnMask>, PLATFORM, CONTEXT);   \
-  CRNN_REGISTER_HANDLER(kXlaMoveSteps, Run<StepMove>, PLATFORM, CONTEXT)
-#define CRNN_REGISTER_HANDLER(NAME, FUNCTION, PLATFORM, CONTEXT)              \
-  XLA_FFI_DEFINE_HANDLER(NAME##Handler, DeviceHandlers::FUNCTION,             \
-                         ffi::Ffi::Bind()                                     \
-                             CONTEXT.Attr<ffi::Span<const int64_t>>(kXlaCall) \
-                                 .RemainingArgs()                             \
-                                 .RemainingRets());                           \
-  XLA_FFI_REGISTER_HANDLER(XLA_FFI_GetApi(), NAME, PLATFORM, NAME##Handler)
-
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_KERNELS_XLA_HANDLER_H_
+#endif  // CUDNN_RNN_TF_KERNELS_XLA_CALL_BUFFERS_H_
