@@ -239,7 +239,8 @@ def _run_all(name: str, options: argparse.Namespace) -> None:
     passes = (False, True) if name == "models" and options.device == "gpu" else (False,)
     barrier = threading.Barrier(len(gpus))
     shared = (waiting, passes, chosen_systems, results, options.commit, barrier)
-    threads = [threading.Thread(target=_run_on, args=(gpu, *shared)) for gpu in gpus]
+    # An interrupt ends the command, not after what is waiting.
+    threads = [threading.Thread(target=_run_on, args=(gpu, *shared), daemon=True) for gpu in gpus]
     for thread in threads:
         thread.start()
     for thread in threads:
