@@ -111,9 +111,8 @@ bool Complete(const KernelRequest& request, const DeviceLimits& gpu,
             : (shape.warps == 8 || shape.warps == 12) && shape.row_tiles < 5 &&
                   request.units() >= kFewestInGrids;
     if (shape.row_tiles == 1 || !is_known) return false;
-  } else if (shape.row_tiles == 3 || shape.row_tiles == 5) {
-    // As an A100, an H200 took 6 % less with 24 of 512 sequences, and 20 % more
-    // with 24 of 2048.
+  } else if (shape.row_tiles == 5 ||
+             (shape.row_tiles == 3 && HasClusters(gpu))) {
     return false;
   }
   shape.units = request.units();
