@@ -78,6 +78,9 @@ struct RnnProblem {
   bool has_sequence_lengths = false;
   bool has_resets = false;
   bool has_cell_sequences = false;  // The last layer's c of all steps.
+  // Whether a backward pass computes the gradient of the input. Both kinds read
+  // what the same forward pass has left.
+  bool has_input_backprop = true;
   // In training, dropout is active, and the forward pass leaves a reserve space
   // for a backward pass.
   bool is_training = true;
@@ -131,6 +134,7 @@ VisitFields(Problem& problem, Visit& visit) {
   visit(problem.has_sequence_lengths);
   visit(problem.has_resets);
   visit(problem.has_cell_sequences);
+  visit(problem.has_input_backprop);
   visit(problem.is_training);
   visit(problem.has_seed);
   visit(problem.algorithm);
@@ -244,8 +248,7 @@ struct RnnBackwardBuffers {
   const void* cell_sequences_backprop = nullptr;
   void* reserve_space = nullptr;
 
-  // A CPU leaves it out if it is null.
-  void* input_backprop = nullptr;
+  void* input_backprop = nullptr;  // Null if the problem has none.
   void* input_h_backprop = nullptr;
   void* input_c_backprop = nullptr;
   void* params_backprop = nullptr;

@@ -222,10 +222,10 @@ class BackwardOp : public RnnOp {
     const std::unique_ptr<RnnBackend> backend = MakeBackend(Device(), context);
     // Nothing reads the gradient of what a model is given. In a graph,
     // TensorFlow knows this.
-    const bool leaves_out_input =
-        !kIsGpu<Device> && !context->output_required(kInputBackprop);
+    run.problem.has_input_backprop = context->output_required(kInputBackprop);
     Tensor* backprops[kNumBackprops] = {};
-    for (int i = leaves_out_input ? 1 : 0; i < kNumBackprops; ++i) {
+    for (int i = 0; i < kNumBackprops; ++i) {
+      if (i == kInputBackprop && !run.problem.has_input_backprop) continue;
       OP_REQUIRES_OK(context, context->allocate_output(
                                   i, context->input(i).shape(), &backprops[i]));
     }

@@ -421,7 +421,7 @@ void BackwardPass<T>::Add(const CpuReserve<T>& reserve, Arena* arena,
     } else {
       layer.input = tensors_.Sequences<T>(buffers_.input, input_size);
       layer.input_backprop =
-          callers_backprop.in_place()
+          callers_backprop.in_place() || !problem_.has_input_backprop
               ? callers_backprop.InPlace()
               : Rows<T>{arena->Take<T>(max_rows * input_size), input_size};
     }
@@ -448,7 +448,7 @@ void BackwardPass<T>::Add(const CpuReserve<T>& reserve, Arena* arena,
     if (rows_.num_rows() > 0) AddSums(layer, arena, schedule);
     if (index > 0) output_backprop = {{between[(index - 1) % 2]}, layer_out_};
   }
-  if (buffers_.input_backprop != nullptr) {
+  if (problem_.has_input_backprop) {
     tensors_.FillPadding(buffers_.input_backprop, input_size, schedule);
   }
   if (rows_.num_rows() > 0) return;

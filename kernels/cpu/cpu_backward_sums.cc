@@ -118,8 +118,7 @@ template <typename T>
 void BackwardPass<T>::AddSums(const Layer& layer, Arena* arena,
                               Schedule* schedule) const {
   const Rows<T> dx = layer.input_backprop;
-  const bool is_left_out = layer.index == 0 && !arena->only_counts() &&
-                           buffers_.input_backprop == nullptr;
+  const bool is_left_out = layer.index == 0 && !problem_.has_input_backprop;
   for (int64_t dir = 0; dir < dirs_ && !is_left_out; ++dir) {
     AddInputs(layer, dir, arena, schedule);
   }

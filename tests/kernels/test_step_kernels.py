@@ -113,6 +113,7 @@ def run(
     engine: str = "steps",
     seed: np.ndarray | None = None,
     other_layout: tuple[int, int] = (0, 0),
+    has_d_inputs: bool = True,
 ) -> random_configs.Results:
     config = case.config
     numbers = [
@@ -150,7 +151,7 @@ def run(
         [None if array is None else np.full_like(array, np.nan) for array in like]
         for like in ([d_given[0], *given[1:3]], given)
     )
-    d_results[0] = unaligned(d_results[0])
+    d_results[0] = unaligned(d_results[0]) if has_d_inputs else None
     tensors = [*given, *results, *d_given, *d_results, cells, d_cells]
     lengths = None
     if case.sequence_lengths is not None:
@@ -345,6 +346,30 @@ def check_means(network, library, case, dtype, allow_tf32, engine="persistent") 
     tolerances = TOLERANCE.get(dtype, (TOLERANCE_OF_HALVES if allow_tf32 else 1e-5,) * 2)
     for name, error in of_passes(case, random_configs.rms_errors(results, expected)).items():
         assert error <= tolerances[name.startswith("d_")], (str(case), name, error)
+
+
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
+@pytest.mark.parametrize("engine", ["steps", "cudnn", "persistent"])
+def test_other_gradients_are_the_same_without_that_of_the_inputs(
+    engine, rnn_mode, network, kernels
+):
+    """Few inputs, many, so many that layers above make room for them, and more than that."""
+    of_halves = [2**21 // 88 + 3] * ((engine, rnn_mode) == ("persistent", "lstm"))
+    for number, input_size in enumerate([5, 40, 150, 700] * 3 + of_halves):
+        case = draw_persistent(rnn_mode, False, False, False, 4 * number)
+        options = {"direction": DIRECTIONS[number // 4 % 2 == 0], "num_proj": 0}
+        config = dataclasses.replace(case.config, input_size=input_size, **options)
+        case = dataclasses.replace(case, config=config)
+        data = random_configs.draw_data(case, "float32")
+        results, others = (
+            run(
+                *(network, kernels(rnn_mode, "float32"), case, data, "float32", number % 2 == 0),
+                **{"engine": engine, "has_d_inputs": has_d_inputs},
+            )
+            for has_d_inputs in (True, False)
+        )
+        for name in ("d_states", "d_params"):
+            np.testing.assert_array_equal(getattr(others, name), getattr(results, name), str(case))
 
 
 def test_a_block_of_a_team_may_end_before_another_has_read_the_first_states(network, kernels):

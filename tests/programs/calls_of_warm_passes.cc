@@ -14,7 +14,7 @@
 
 namespace {
 
-std::atomic<int> num_allocations, num_calls, num_kernels;
+std::atomic<int> num_allocations, num_calls, num_kernels, num_loaded;
 // How many loadings of code, and questions about occupancy, are to fail yet.
 std::atomic<int> num_without_memory, num_unanswered;
 
@@ -84,6 +84,7 @@ GpuLibraries FakeLibraries() {
   };
   cuda.cuLibraryLoadData = [](CUlibrary*, const void*, CUjit_option*, void**,
                               unsigned, CUlibraryOption*, void**, unsigned) {
+    ++num_loaded;
     return Fails(&num_without_memory) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
   };
   cuda.cuOccupancyMaxActiveClusters = [](int* clusters, CUfunction,
@@ -160,7 +161,7 @@ RnnStatus Backward(const RnnProblem& problem, RnnLengths lengths,
   return backend->Backward(*plan, all);
 }
 
-// Returns what the last of some uses of both passes asked for.
+// Counts what the last of some uses of both passes asks for.
 void CountCalls(RnnProblem problem) {
   RnnLengths lengths;
   if (problem.has_sequence_lengths) {
@@ -182,6 +183,11 @@ void CountCalls(RnnProblem problem) {
     Check(calls <= 10 && num_calls <= 10, "at most 10 calls");
     Check(allocations <= 10 && num_allocations <= 10, "at most 10 allocations");
   }
+  if (!problem.is_training) return;
+  num_loaded = 0;
+  problem.has_input_backprop = false;
+  Check(Backward(problem, lengths, reserve_space).ok(), "fewer gradients");
+  Check(num_loaded == 0, "a pass with fewer gradients has the same kernels");
 }
 
 // For a while, the driver does not load code or answer.

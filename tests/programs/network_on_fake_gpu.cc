@@ -242,14 +242,14 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   spec.cell_zoneout = *rates++;
 
   static std::string message;
-  std::unique_ptr<const Engine> network;
-  const auto create = [&]() -> RnnStatus {
+  std::unique_ptr<const Engine> network, of_backward;
+  const auto create = [&](auto* network) -> RnnStatus {
     if (engine == 1) {
       return CreateCudnnNetwork(problem, CudnnAlgorithm::kStandard, allows_tf32,
-                                /*cudnn=*/nullptr, &network);
+                                /*cudnn=*/nullptr, network);
     }
     if (engine == 0) {
-      return persistent::Network::CreateOfSteps(problem, allows_tf32, &network);
+      return persistent::Network::CreateOfSteps(problem, allows_tf32, network);
     }
     DeviceLimits limits;
     CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
@@ -263,10 +263,12 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
     CRNN_RETURN_IF_ERROR(estimate.status);
     Check(engine != 3 || !estimate.forward.shape.is_cluster, "teams");
     return persistent::Network::Create(problem, allows_tf32, limits, &estimate,
-                                       &network);
+                                       network);
   };
-  message = create().message;
+  message = create(&network).message;
   if (!message.empty()) return message.c_str();
+  problem.has_input_backprop = tensors[10] != nullptr;
+  Check(create(&of_backward).ok(), "the network of the backward pass");
   const auto check = [](const RnnStatus& done) {
     Check(done.ok(), done.message);
   };
@@ -299,13 +301,15 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   reserve.CheckEnd();
   if (!problem.is_training) return message.c_str();
 
-  Memory backward(sizes.backward_workspace);
+  const RnnBufferSizes& other_sizes = of_backward->sizes();
+  Check(other_sizes.reserve_space == sizes.reserve_space, "what both share");
+  Memory backward(other_sizes.backward_workspace);
   RnnBackwardBuffers gradients = BackwardBuffersOf(
       problem, input, kOwn, [&](int i) { return tensors[10 + i]; });
   gradients.sequence_lengths = buffers.sequence_lengths;
   gradients.reserve_space = reserve.data();
   gradients.workspace = backward.data();
-  check(network->Backward({}, gradients));
+  check(of_backward->Backward({}, gradients));
   backward.CheckEnd();
   reserve.CheckEnd();
   return message.c_str();

@@ -87,7 +87,11 @@ struct CudnnBackward : CudnnBuffers<RnnBackwardBuffers> {
     input_c = before.In(input_c, all.states, all.c, &arena);
     output_h_backprop = before.In(output_h_backprop, all.states, all.h, &arena);
     output_c_backprop = before.In(output_c_backprop, all.states, all.c, &arena);
-    input_backprop = after.Out(input_backprop, all.steps, all.input, &arena);
+    // cuDNN computes it in any case.
+    input_backprop =
+        described.problem().has_input_backprop
+            ? after.Out(input_backprop, all.steps, all.input, &arena)
+            : after.Take(all.steps, all.input, &arena);
     input_h_backprop = after.Out(input_h_backprop, all.states, all.h, &arena);
     input_c_backprop = after.Out(input_c_backprop, all.states, all.c, &arena);
     // By then, the gradient has been copied to the caller.

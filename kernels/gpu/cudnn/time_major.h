@@ -43,6 +43,10 @@ class Copies {
         {memory, callers, rows, problem_.batch_size, RowBytes(size)});
     return memory;
   }
+  // Returns memory for an array that is not the caller's.
+  void* Take(int64_t rows, int64_t size, Arena* arena) const {
+    return arena->Take<char>(rows * problem_.batch_size * RowBytes(size));
+  }
   RnnStatus Enqueue(CUstream stream) const {
     for (const Copy& copy : copies_) {
       CRNN_RETURN_IF_ERROR(Transpose(stream, copy));
@@ -91,9 +95,6 @@ class Copies {
   }
   int64_t RowBytes(int64_t size) const {
     return size * static_cast<int64_t>(SizeOf(problem_.dtype));
-  }
-  void* Take(int64_t rows, int64_t size, Arena* arena) const {
-    return arena->Take<char>(rows * problem_.batch_size * RowBytes(size));
   }
 
   const RnnProblem& problem_;

@@ -101,11 +101,18 @@ class BackwardProducts : public LayerProducts {
   // Puts the gradients of a direction's gates in float16, if they are to be
   // so, where they stand. What reads them as they are comes before.
   RnnStatus Halve(const Handles& handles, int64_t d, void* gates) const;
+  // Tells whether anybody reads the gradient of a layer's input.
+  bool HasInputs(int64_t l) const {
+    return l > 0 || problem_.has_input_backprop;
+  }
   // Tells whether the gradient of a layer's input reads halved gates. Those
   // of two directions, whose powers differ, could not be added to each other.
   bool HalvesInputs(int64_t l) const {
-    return halves_ && spec_.num_dirs() == 1 && spec_.has_input_weights(l);
+    return halves_ && spec_.num_dirs() == 1 && spec_.has_input_weights(l) &&
+           HasInputs(l);
   }
+  // Or floats, although all else reads halved gates.
+  bool ReadsFloats(int64_t l) const { return halves_ && !HalvesInputs(l); }
   // Computes the gradient of the input of layer `l`, from the gates and the
   // input weights of its directions.
   RnnStatus Inputs(const Handles& handles, int64_t l,

@@ -126,10 +126,17 @@ struct Network::BackwardPass {
     return arguments;
   }
 
+  // Where a layer has room for the arrays of BackwardWorkspace::room.
+  void* RoomOf(int64_t l) const {
+    return workspace.room != nullptr ? workspace.room
+                                     : reserve.layers[l].cells[0];
+  }
+
   // The following compute the gradients of layer `l` from those of its gates,
   // which the backward kernel has put in the place of the gates.
   RnnStatus Inputs(int64_t l, const BackwardArguments& arguments,
                    void* input_backprop) const {
+    if (!products.HasInputs(l)) return {};
     std::array<const void*, kMaxDirs> gates = {}, weights = {};
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
       gates[d] = arguments.direction[d].gates;
@@ -140,24 +147,25 @@ struct Network::BackwardPass {
     return products.Inputs(handles, l, gates, weights, input_backprop);
   }
   RnnStatus Params(int64_t l, const BackwardArguments& arguments) const {
-    // Padding in the caller's input may hold anything; ours holds zeros.
+    // Padding in our own input holds zeros.
     const Sequences sequences =
         l == 0 ? arguments.sequences : WithoutLengths(arguments.sequences);
     const void* input = l == 0 ? buffers.input : reserve.layers[l - 1].output;
     if (network.problem_.has_dropout_between_layers() && l > 0) {
       CRNN_RETURN_IF_ERROR(auxiliary.ApplyDropout(
           handles.stream, sequences, spec.layer_output_size(), l - 1,
-          reserve.seed, input, workspace.copy));
-      input = workspace.copy;
+          reserve.seed, input, RoomOf(l)));
+      input = RoomOf(l);
     }
     const int64_t input_size = spec.layer_input_size(l);
-    if (sequences.lengths != nullptr && spec.has_input_weights(l) &&
-        network.products_.IsInPlace(input_size)) {
+    if (l == 0 && network.copies_input()) {
       // The gradient of the input takes this place when the copy has been read.
-      CRNN_RETURN_IF_ERROR(
-          auxiliary.CopySteps(handles.stream, sequences, input_size, input_size,
-                              input, /*to_pitch=*/0, buffers.input_backprop));
-      input = buffers.input_backprop;
+      void* const copy =
+          products.HasInputs(l) ? buffers.input_backprop : RoomOf(l);
+      CRNN_RETURN_IF_ERROR(auxiliary.CopySteps(handles.stream, sequences,
+                                               input_size, input_size, input,
+                                               /*to_pitch=*/0, copy));
+      input = copy;
     }
     const auto pseudo_layer = [&](int64_t d) -> auto& {
       return layout.pseudo_layer(l * spec.num_dirs() + d);
@@ -180,10 +188,7 @@ struct Network::BackwardPass {
     }
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
       const ParamLayout::PseudoLayer& at = pseudo_layer(d);
-      CRNN_RETURN_IF_ERROR(RecurrentWeights(at, d, arguments,
-                                            workspace.copy != nullptr
-                                                ? workspace.copy
-                                                : reserve.layers[l].cells[d]));
+      CRNN_RETURN_IF_ERROR(RecurrentWeights(at, d, arguments, RoomOf(l)));
       if (spec.num_proj > 0) {
         CRNN_RETURN_IF_ERROR(products.Matrix(
             handles, spec.num_proj, units,
@@ -229,12 +234,12 @@ struct Network::BackwardPass {
                                           &arguments));
 
       // The gradient of the inputs goes to the layer below, or to the caller.
-      void* const input_backprop = l == 0 || workspace.gradient == nullptr
-                                       ? buffers.input_backprop
-                                       : workspace.gradient;
+      void* const input_backprop = l == 0 ? buffers.input_backprop
+                                   : workspace.gradient != nullptr
+                                       ? workspace.gradient
+                                       : RoomOf(l);
       // Gates are halved in place, so products that read floats come first.
-      const bool reads_floats =
-          network.products_.halves() && !products.HalvesInputs(l);
+      const bool reads_floats = products.ReadsFloats(l);
       if (reads_floats) {
         CRNN_RETURN_IF_ERROR(Inputs(l, arguments, input_backprop));
       }

@@ -58,10 +58,13 @@ struct Network::Kept : Memory {
 // The layout of the reserve space, which training keeps for the backward pass.
 struct Network::Reserve : Kept {
   struct OfLayer {
-    std::array<char*, kMaxDirs> gates = {}, cells = {};
+    std::array<char*, kMaxDirs> gates = {};
     std::array<float*, kMaxDirs> norms = {};
     // Before dropout; the last layer's goes to the caller.
     char* output = nullptr;
+    // When the layer's steps have read them, the backward pass has room for
+    // other arrays here, up to the end of the reserve space.
+    std::array<char*, kMaxDirs> cells = {};
   };
   std::vector<OfLayer> layers;
 
@@ -70,13 +73,13 @@ struct Network::Reserve : Kept {
       OfLayer& layer = layers.emplace_back();
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
         layer.gates[d] = TakeSteps(network.slots_ * spec.num_units);
-        if (spec.has_c()) {
-          layer.cells[d] = TakeSteps(spec.num_units);
-        }
         layer.norms[d] = TakeSums(network.rows_ * 2 * spec.kind().num_norms);
       }
       if (l + 1 < spec.num_layers) {
         layer.output = TakeSteps(spec.layer_output_size());
+      }
+      for (int64_t d = 0; spec.has_c() && d < spec.num_dirs(); ++d) {
+        layer.cells[d] = TakeSteps(spec.num_units);
       }
     }
   }
@@ -190,12 +193,12 @@ struct Network::BackwardWorkspace : Workspace {
   // To keep h before its projection from the forward pass on would take more
   // memory than anything but the gates and c.
   std::array<char*, kMaxDirs> unprojected = {}, unprojected_backprop = {};
-  // The gradient of a layer's output, which that of its input replaces; null if
-  // there is room for it where the caller wants that of the lowest input.
+  // A copy of a layer's input, then h before its steps, and then the gradient
+  // of its input, if it is an inner one; null if there is room for them where
+  // the layer's cells were.
+  char* room = nullptr;
+  // That gradient, if it is computed before the others are.
   char* gradient = nullptr;
-  // A layer's input after dropout, and then h before its steps; null if an
-  // LSTM's cells, which nobody reads any more, make room for it.
-  char* copy = nullptr;
   const BackwardProducts products = {network.products_, &arena};
 
   BackwardWorkspace(const Network& network, void* base)
@@ -216,13 +219,20 @@ struct Network::BackwardWorkspace : Workspace {
         unprojected_backprop[d] = TakeSteps(spec.num_units);
       }
     }
-    if (spec.num_layers > 1 && spec.input_size < spec.layer_output_size()) {
-      gradient = TakeSteps(spec.layer_output_size());
+    const bool is_deep = spec.num_layers > 1;
+    // The lowest layer's cells come before what all others have kept.
+    const int64_t of_cells =
+        spec.has_c() ? spec.num_dirs() * spec.num_units : 0;
+    const int64_t of_layer = of_cells * (network.slots_ + 1);
+    const int64_t width = std::max(
+        is_deep ? spec.layer_output_size() : spec.output_size(),
+        network.copies_input() && !problem.has_input_backprop ? spec.input_size
+                                                              : 0);
+    if (width > of_cells + (spec.num_layers - 1) * of_layer) {
+      room = TakeSteps(width);
     }
-    if (!spec.has_c() || problem.has_dropout_between_layers()) {
-      copy = TakeSteps(problem.has_dropout_between_layers()
-                           ? spec.layer_output_size()
-                           : spec.output_size());
+    if (is_deep && products.ReadsFloats(1)) {
+      gradient = TakeSteps(spec.layer_output_size());
     }
   }
 };
