@@ -350,22 +350,17 @@ def check_means(network, library, case, dtype, allow_tf32, engine="persistent") 
 
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
 @pytest.mark.parametrize("engine", ["steps", "cudnn", "persistent"])
-def test_other_gradients_are_the_same_without_that_of_the_inputs(
-    engine, rnn_mode, network, kernels
-):
+def test_without_d_inputs_other_gradients_are_the_same(engine, rnn_mode, network, kernels):
     """Few inputs, many, so many that layers above make room for them, and more than that."""
     of_halves = [2**21 // 88 + 3] * ((engine, rnn_mode) == ("persistent", "lstm"))
     for number, input_size in enumerate([5, 40, 150, 700] * 3 + of_halves):
         case = draw_persistent(rnn_mode, False, False, False, 4 * number)
         options = {"direction": DIRECTIONS[number // 4 % 2 == 0], "num_proj": 0}
         config = dataclasses.replace(case.config, input_size=input_size, **options)
-        case = dataclasses.replace(case, config=config)
-        data = random_configs.draw_data(case, "float32")
+        case, library = dataclasses.replace(case, config=config), kernels(rnn_mode, "float32")
+        given = network, library, case, random_configs.draw_data(case, "float32"), "float32"
         results, others = (
-            run(
-                *(network, kernels(rnn_mode, "float32"), case, data, "float32", number % 2 == 0),
-                **{"engine": engine, "has_d_inputs": has_d_inputs},
-            )
+            run(*given, allow_tf32=number % 2 == 0, engine=engine, has_d_inputs=has_d_inputs)
             for has_d_inputs in (True, False)
         )
         for name in ("d_states", "d_params"):

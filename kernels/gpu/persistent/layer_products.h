@@ -37,9 +37,11 @@ class LayerProducts {
   // Tells whether the gradient of a matrix with so many columns reads an
   // operand that is transposed.
   bool IsTransposed(int64_t columns) const;
-  // Or is read where it is, which then must be zero past the sequences' ends.
-  bool IsInPlace(int64_t columns) const {
-    return !halves_ && !IsTransposed(columns);
+  // Tells whether the gradient of the lowest input matrix would read padding in
+  // the input, which may hold anything, where it is.
+  bool ReadsPadding() const {
+    return problem_.has_sequence_lengths && spec_.has_input_weights(0) &&
+           !halves_ && !IsTransposed(spec_.input_size);
   }
 
  protected:

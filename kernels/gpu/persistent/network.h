@@ -80,12 +80,6 @@ class Network : public Engine {
                         const void* resets) const;
   // What zoneout draws with the seed, if any, that is in device memory.
   ZoneoutArguments ZoneoutOf(const uint64_t* seed) const;
-  // Tells whether padding in the lowest layer's input, which may hold anything,
-  // must not be read where it is.
-  bool copies_input() const {
-    return problem_.has_sequence_lengths && spec_.has_input_weights(0) &&
-           products_.IsInPlace(spec_.input_size);
-  }
   // Tells whether persistent kernels run the steps without their projections.
   bool folds() const { return !loop_ && spec_.num_proj > 0; }
   // Compiles the small kernels.

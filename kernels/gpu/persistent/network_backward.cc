@@ -158,7 +158,7 @@ struct Network::BackwardPass {
       input = RoomOf(l);
     }
     const int64_t input_size = spec.layer_input_size(l);
-    if (l == 0 && network.copies_input()) {
+    if (l == 0 && products.ReadsPadding()) {
       // The gradient of the input takes this place when the copy has been read.
       void* const copy =
           products.HasInputs(l) ? buffers.input_backprop : RoomOf(l);

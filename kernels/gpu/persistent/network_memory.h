@@ -226,8 +226,8 @@ struct Network::BackwardWorkspace : Workspace {
     const int64_t of_layer = of_cells * (network.slots_ + 1);
     const int64_t width = std::max(
         is_deep ? spec.layer_output_size() : spec.output_size(),
-        network.copies_input() && !problem.has_input_backprop ? spec.input_size
-                                                              : 0);
+        products.ReadsPadding() && !problem.has_input_backprop ? spec.input_size
+                                                               : 0);
     if (width > of_cells + (spec.num_layers - 1) * of_layer) {
       room = TakeSteps(width);
     }
