@@ -376,18 +376,18 @@ def test_a_block_of_a_team_may_end_before_another_has_read_the_first_states(netw
 
 
 @pytest.mark.parametrize(
-    ("rnn_mode", "with_lengths"),
+    ("rnn_mode", "with_lengths", "num_units"),
     [
-        ("lstm", False),
-        *((mode, place % 2 == 0) for place, mode in enumerate([*MODES, "projected"])),
+        *(("lstm", False, 40), ("lstm", True, 368), ("gru", False, 432)),
+        *((mode, place % 2 == 0, 40) for place, mode in enumerate([*MODES, "projected"])),
     ],
 )
-def test_products_over_all_steps_in_float16(rnn_mode, with_lengths, network, kernels):
-    """They are where a matrix is large: here that of the inputs."""
+def test_products_over_all_steps_in_float16(rnn_mode, with_lengths, num_units, network, kernels):
+    """They are where a matrix is large: here that of the inputs, and so many units have room."""
     mode, num_proj = ("lstm", 24) if rnn_mode == "projected" else (rnn_mode, 0)
-    input_size = 2**21 // (40 * reference.NUM_GATES[mode]) + 3
+    input_size = 2**21 // (num_units * reference.NUM_GATES[mode]) + 3
     direction = DIRECTIONS[with_lengths]
-    config = RnnConfig(mode, 2, 40, input_size, direction=direction, num_proj=num_proj)
+    config = RnnConfig(mode, 2, num_units, input_size, direction=direction, num_proj=num_proj)
     lengths = (4, 0, 2) if with_lengths else None
     case = random_configs.Case(8000, config, 4, 3, not with_lengths, True, lengths)
     check_floats(case, "float32", network, kernels, allow_tf32=True)

@@ -49,11 +49,11 @@ class Halves {
   }
   // Halves [rows, width] by columns. Rows are multiplied by `factors` first
   // unless it is null; if `sequences` has lengths, what is past them is zero.
-  // `largest`, [width], keeps what the powers are made of. Rows of operands are
-  // Pitch(width) apart.
+  // `largest`, [width], keeps what the powers are made of.
   RnnStatus Columns(CUstream stream, const Sequences& sequences, int64_t rows,
                     int64_t width, int64_t pitch, const void* from,
-                    const float* factors, void* largest, void* to) const {
+                    const float* factors, void* largest, int64_t to_pitch,
+                    void* to) const {
     CRNN_RETURN_IF_ERROR(
         EnqueueFill(stream, largest, 0, width * sizeof(float)));
     CRNN_RETURN_IF_ERROR(kernels_.Enqueue(
@@ -61,7 +61,7 @@ class Halves {
         static_cast<int>(width), pitch, from, factors, largest));
     return kernels_.Enqueue("halve_columns", stream, GridOf(rows, width / 2),
                             sequences, rows, static_cast<int>(width), pitch,
-                            from, factors, largest, Pitch(width), to);
+                            from, factors, largest, to_pitch, to);
   }
   // Divides products, [rows, width] with rows that are `pitch` numbers apart,
   // by the powers of their operands.

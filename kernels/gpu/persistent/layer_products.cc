@@ -147,7 +147,11 @@ BackwardProducts::BackwardProducts(const LayerProducts& all, Arena* arena)
                                  static_cast<int64_t>(SizeOf(problem_.dtype)));
     return;
   }
-  operand_ = TakeHalves(rows_, widest, arena);
+  // A GRU that resets before has something else in its gates' second half.
+  if (spec_.resets_before() || gates_pitch_ < Halves::Pitch(widest) ||
+      gates_pitch_ % Halves::Pitch(1) != 0) {
+    operand_ = TakeHalves(rows_, widest, arena);
+  }
   const auto padded_numbers = [](int64_t m, int64_t n) {
     return Halves::Pitch(n) == n ? 0 : m * Halves::Pitch(n);
   };
@@ -219,7 +223,7 @@ RnnStatus BackwardProducts::Inputs(
   if (HalvesInputs(l)) {
     CRNN_RETURN_IF_ERROR(halves_->Columns(
         handles.stream, {}, gate_rows_, width, width, weights[0],
-        /*factors=*/nullptr, column_powers_, weights_));
+        /*factors=*/nullptr, column_powers_, Halves::Pitch(width), weights_));
     return MultiplyHalves(
         handles, rows_, width, gate_rows_, OfGates(gates[0], 0),
         {weights_, Halves::Pitch(width)}, step_powers_[0], input_backprop);
@@ -235,13 +239,18 @@ RnnStatus BackwardProducts::Inputs(
 
 RnnStatus BackwardProducts::MakeOperand(const Handles& handles,
                                         const Sequences& sequences, int64_t d,
-                                        int64_t width, int64_t pitch,
-                                        const void* values,
+                                        void* gates, int64_t width,
+                                        int64_t pitch, const void* values,
                                         Factor* operand) const {
   if (halves_) {
-    *operand = {operand_, Halves::Pitch(width)};
+    void* const to = operand_ != nullptr
+                         ? operand_
+                         : static_cast<uint16_t*>(gates) + gates_pitch_;
+    *operand = {to,
+                operand_ != nullptr ? Halves::Pitch(width) : 2 * gates_pitch_};
     return halves_->Columns(handles.stream, sequences, rows_, width, pitch,
-                            values, step_powers_[d], column_powers_, operand_);
+                            values, step_powers_[d], column_powers_,
+                            operand->pitch, to);
   }
   if (IsTransposed(width)) {
     *operand = {operand_, TransposedPitch(), /*is_transposed=*/true};

@@ -128,7 +128,7 @@ class BackwardProducts : public LayerProducts {
   // values are read in place. Those in float16 are multiplied by the powers
   // of the gates' steps.
   RnnStatus MakeOperand(const Handles& handles, const Sequences& sequences,
-                        int64_t d, int64_t width, int64_t pitch,
+                        int64_t d, void* gates, int64_t width, int64_t pitch,
                         const void* values, Factor* operand) const;
   // Computes the gradient of a matrix, [m, n], whose rows stand for gates
   // from `gate` on.
@@ -152,8 +152,9 @@ class BackwardProducts : public LayerProducts {
 
   // The parts of a product over all steps.
   void* parts_;
-  // What a product over all steps reads, if it is transposed or in float16.
-  void* operand_;
+  // What a product over all steps reads, if it is transposed or in float16;
+  // null if it is where halved gates leave half of their memory free.
+  void* operand_ = nullptr;
   // Of operands in float16, a layer's input matrix, where the gradient of its
   // input reads one, and the powers of the gates' steps and of the other
   // operand's columns.

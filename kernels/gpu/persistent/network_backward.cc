@@ -44,8 +44,8 @@ struct Network::BackwardPass {
     const Sequences sequences = WithoutLengths(arguments.sequences);
     Factor operand = {};
     const auto make_operand = [&](const void* values, int64_t pitch) {
-      return products.MakeOperand(handles, sequences, d, outputs, pitch, values,
-                                  &operand);
+      return products.MakeOperand(handles, sequences, d, direction.gates,
+                                  outputs, pitch, values, &operand);
     };
     CRNN_RETURN_IF_ERROR(auxiliary.Enqueue(
         "shift_states", handles.stream, GridOver(network.rows_ * 32),
@@ -177,7 +177,8 @@ struct Network::BackwardPass {
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
         if (d == 0 || network.products_.halves()) {
           CRNN_RETURN_IF_ERROR(products.MakeOperand(
-              handles, sequences, d, input_size, input_size, input, &operand));
+              handles, sequences, d, arguments.direction[d].gates, input_size,
+              input_size, input, &operand));
         }
         CRNN_RETURN_IF_ERROR(
             products.Gates(handles, spec.num_gates() * units, input_size,
