@@ -33,6 +33,12 @@ LINK = re.compile(r"(?<=\]\()[^)#:\s]+(?=[#)])")
 class CallArguments(griffe.Extension):
     """Makes a list of what docstrings say of the arguments of calls."""
 
+    def on_class(self, *, cls: griffe.Class, **_: object) -> None:
+        # A class has no type for what its calls return: a table's column would be empty.
+        if cls.docstring:
+            text = cls.docstring.value
+            cls.docstring.value = text.replace("\nReturns:\n", "\nA call returns:\n")
+
     def on_object(self, *, obj: griffe.Object, **_: object) -> None:
         if obj.docstring and "Call arguments:\n" in obj.docstring.value:
             before, title, rest = obj.docstring.value.partition("Call arguments:\n")

@@ -6,9 +6,9 @@
 A server on this machine serves the pages, each with a script in front that notes errors. One page
 of it opens all others in a frame, one after the other at each width, and reports what it saw. What
 is wrong is printed, and then the exit status is 1: an error in a page's console, a file that is not
-there, a page wider than the screen, or text whose contrast is too small. Before the last width, it
-switches to dark pages. MkDocs has checked the links. In a page that is opened as a file, the search
-must find guides before all else.
+there, a page wider than the screen, an empty cell beside an argument, or text whose contrast is too
+small. Before the last width, it switches to dark pages. MkDocs has checked the links. In a page
+that is opened as a file, the search must find guides before all else.
 """
 
 import argparse
@@ -66,6 +66,9 @@ const faint = (view) => [...view.document.querySelectorAll("article *")]
   .filter((each) => [...each.childNodes].some((node) => node.nodeType == 3 && node.data.trim()))
   .filter((each) => is_faint(view, each))
   .map((each) => "faint: " + each.textContent.slice(0, 40));
+const empty = (view) => [...view.document.querySelectorAll(".doc-section-item td")]
+  .filter((each) => !each.textContent.trim())
+  .map((each) => "empty beside: " + each.parentElement.textContent.trim().slice(0, 40));
 const read = (page, width) => new Promise((done) => {
   frame.width = width;
   frame.onload = () => setTimeout(() => {
@@ -74,7 +77,10 @@ const read = (page, width) => new Promise((done) => {
     const is_right = (mdColorScheme == "slate") == (width == WIDTHS.at(-1));
     done({
       page, width,
-      notes: [...(view.notes || ["no page"]), ...faint(view), ...(is_right ? [] : [mdColorScheme])],
+      notes: [
+        ...(view.notes || ["no page"]), ...faint(view), ...empty(view),
+        ...(is_right ? [] : [mdColorScheme]),
+      ],
       too_wide: Math.max(0, root.scrollWidth - root.clientWidth),
     });
   }, 150);
