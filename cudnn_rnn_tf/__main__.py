@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import convert, messages
 from cudnn_rnn_tf.commands import bench, doctor, installation_info
-from cudnn_rnn_tf.commands.command_line import parser
+from cudnn_rnn_tf.commands.command_line import BATCH_SIZE, STEPS, parser
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import file_inspection
 from cudnn_rnn_tf.convert.keras_files import load_keras_model
@@ -131,8 +131,6 @@ def _accelerate(options: argparse.Namespace) -> None:
 
 
 def _load(path: str, compile: bool = False) -> keras.Model:
-    if not pathlib.Path(path).is_file():
-        raise FileNotFoundError(f"there is no file {path!r}")
     try:
         return load_keras_model(path, compile=compile)
     except Exception as error:
@@ -181,16 +179,16 @@ def _bench_network(options: argparse.Namespace) -> Iterator[Any]:
             input_size=options.input_size or options.num_units,
             direction=options.direction,
         ),
-        options.batch_size,
-        options.steps,
+        options.batch_size or BATCH_SIZE,
+        options.steps or STEPS,
         options.dtype,
         options.shortest,
     )
     lengths = f", lengths {options.shortest} to" if options.shortest is not None else ","
     yield (
         f"{options.rnn_mode}, {options.num_layers} x {options.num_units} {options.direction}, "
-        f"input {workload.config.input_size}, batch {options.batch_size}{lengths} "
-        f"{options.steps} steps, {options.dtype}"
+        f"input {workload.config.input_size}, batch {workload.batch_size}{lengths} "
+        f"{workload.steps} steps, {options.dtype}"
     )
     yield "", list(bench.bench(workload, options.seconds, _say))
 

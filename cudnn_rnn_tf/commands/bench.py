@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import messages
 from cudnn_rnn_tf._private_names import layers_in
+from cudnn_rnn_tf.commands.command_line import BATCH_SIZE, STEPS
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.convert.keras_format import to_keras
@@ -79,12 +80,8 @@ def bench(
     An inference is a call that ends when its numbers are there; a training step also has the
     gradients of all weights and of the inputs. TensorFlow's run in a `tf.function`, and Keras's
     layers once more in one that XLA compiles, without cuDNN. PyTorch packs sequences of different
-    lengths and, in one direction, reads them padded as well.
-
-    Args:
-        workload: what to measure.
-        seconds: for each number.
-        say: is told what is being measured.
+    lengths and, in one direction, reads them padded as well. Each number takes so many `seconds`;
+    `say` is told what is being measured.
     """
     options = {
         key: getattr(workload.config, key)
@@ -121,34 +118,27 @@ def bench(
 
 def bench_model(
     load: Callable[[], keras.Model],
-    batch_size: int,
-    steps: int,
+    batch_size: int | None,
+    steps: int | None,
     seconds: float,
     padding: str = "post",
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[str, list[Row]]]:
     """Measures a model on each device: `accelerate`'s copy of it, and with Keras's own layers.
 
-    Both run once more compiled by XLA, Keras's without cuDNN. A row says so if they cannot run.
-
-    The inputs are random; those of an `Embedding` are integers that it takes. Where the model has a
-    mask, of an `Embedding` or a `Masking` layer, sequences are of random lengths, and padded. An
-    inference and a training step are as in `bench`; there is no optimizer in it.
-
-    Args:
-        load: returns the model.
-        batch_size: sequences, where the model does not say how many.
-        steps: of time, likewise.
-        seconds: for each number. The models take turns.
-        padding: "pre" or "post", as `keras.utils.pad_sequences` pads.
-        say: is told what is being measured.
+    Both run once more compiled by XLA, Keras's without cuDNN. They take turns; a row says so if
+    they cannot run. The inputs are random; those of an `Embedding` are integers that it takes.
+    Where the model has a mask, of an `Embedding` or a `Masking` layer, sequences are of random
+    lengths, with `padding` "pre" or "post". An inference and a training step are as in `bench`, as
+    are `seconds` and `say`. `batch_size` and `steps` are for what `load()`'s model does not say
+    itself; None for 32 and 100.
 
     Returns:
         The names of the devices and the inputs, each with what was measured there.
 
     Raises:
-        ValueError: if `accelerate` would replace no layer, it is not known what an input takes, or
-            nothing runs the model.
+        ValueError: if `accelerate` would replace no layer, the model says itself what is given as
+            `batch_size` or `steps`, it is not known what an input takes, or nothing runs the model.
     """
     report = accelerate(load(), dry_run=True)
     if not report.replaces_any:
@@ -162,13 +152,19 @@ def bench_model(
     for index, device in enumerate(devices):
         with tf.device(device):
             model = load()
+            for option, given, axis in (("--batch-size", batch_size, 0), ("--steps", steps, 1)):
+                own = [each.shape[axis] for each in model.inputs if len(each.shape) > axis]
+                if given is not None and None not in own:
+                    raise ValueError(
+                        f"{option} is {given}, but model {model.name!r} takes {own[0]} alone"
+                    )
             # What runs where is decided when a layer is called, and a CPU has no cuDNN.
             fast, stock, compiled = accelerate(model), to_stock(model), to_stock(model)
             fast_compiled = accelerate(model)
             for layer in layers_in(compiled) + (layers_in(stock) if device == "CPU:0" else []):
                 if hasattr(layer, "use_cudnn"):
                     layer.use_cudnn = False
-            options = batch_size, steps, padding
+            options = batch_size or BATCH_SIZE, steps or STEPS, padding
             drawn = [_numbers(model, each, *options) for each in model.inputs]
             inputs: Any = [numbers for numbers, _ in drawn]
             if isinstance(model, keras.Sequential):
@@ -277,15 +273,11 @@ def _times(*calls: Callable[[], Any], seconds: float) -> list[Time]:
 def _in_tensorflow(
     run: Callable[..., Any], sources: list[Any], is_compiled: bool = False
 ) -> tuple[Callable[[], Any], ...]:
-    """Returns calls of an inference and of a training step.
+    """Returns calls of an inference and of a training step, which may be compiled by XLA.
 
     They return one number of each result, and so wait for it: a GPU has it only when all work is
-    done.
-
-    Args:
-        run: returns outputs, given the argument `training`.
-        sources: what a training step has the gradients of.
-        is_compiled: whether XLA compiles the calls.
+    done. `run` returns outputs, given the argument `training`; a training step has the gradients of
+    `sources`.
     """
 
     @tf.function(jit_compile=is_compiled or None)

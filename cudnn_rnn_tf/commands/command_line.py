@@ -17,6 +17,8 @@ from cudnn_rnn_tf.config import DTYPES
 from cudnn_rnn_tf.exports import target_names
 
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+# What `bench` measures by default.
+BATCH_SIZE, STEPS = 32, 100
 
 
 def is_running() -> bool:
@@ -138,8 +140,9 @@ def _problem_of_bench(options: argparse.Namespace) -> str:
     if not options.source:
         if options.padding != "post":
             return "--padding is for a MODEL.keras; --shortest pads behind"
-        if options.shortest is not None and options.shortest > options.steps:
-            return f"--shortest is {options.shortest}, but --steps, the longest, {options.steps}"
+        longest = options.steps or STEPS
+        if options.shortest is not None and options.shortest > longest:
+            return f"--shortest is {options.shortest}, but --steps, the longest, {longest}"
         return ""
     for name, default in vars(parser().parse_args(["bench"])).items():
         kept = ("source", "batch_size", "steps", "padding", "seconds", "plot")
@@ -272,10 +275,11 @@ def parser() -> argparse.ArgumentParser:
     for group, name, default, what in (
         (network, "--num-layers", 1, "layers in the stack"),
         (network, "--num-units", 256, "units of each"),
-        (data, "--batch-size", 32, "sequences"),
-        (data, "--steps", 100, "time steps of the longest sequence"),
+        (data, "--batch-size", BATCH_SIZE, "sequences"),
+        (data, "--steps", STEPS, "time steps of the longest sequence"),
     ):
-        group.add_argument(name, type=_count, default=default, help=f"{what} (default: {default})")
+        kept = None if group is data else default  # A model may say these itself.
+        group.add_argument(name, type=_count, default=kept, help=f"{what} (default: {default})")
     network.add_argument(
         "--input-size", type=_count, help="features of a step (default: as many as --num-units)"
     )

@@ -353,6 +353,9 @@ def test_bench_of_a_model(capsys, tmp_path):
     keras.utils.clear_session()  # Keras leaves the scope of the odd name open.
     odd.name = "odd"
     assert len(next(bench.bench_model(lambda: odd, 2, 3, 0.01))[1]) == 4
+    fixed = keras.Sequential([keras.Input((4, 2)), keras.layers.GRU(2)], name="fixed")
+    with pytest.raises(ValueError, match="--steps is 3, but model 'fixed' takes 4 alone"):
+        next(bench.bench_model(lambda: fixed, None, 3, 0.01))
     with pytest.raises(ValueError, match=r"shape \(None, 3, None\)"):
         bench._numbers(model, keras.Input((3, None)), 2, 3, "post")
 
