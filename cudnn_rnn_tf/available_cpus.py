@@ -14,10 +14,6 @@ def available_cpus(membership: pathlib.Path = _MEMBERSHIP, cgroups: pathlib.Path
     "Control Group v2", section "CPU Interface Files"). It has the microseconds that all threads
     together may run in a period, or "max", and the length of the period. A quota of 2.5 processors
     counts as 2, since threads beyond a quota make the whole process wait; the result is at least 1.
-
-    Args:
-        membership: the file that says which control group the process belongs to.
-        cgroups: the folder of all control groups.
     """
     cpus = len(os.sched_getaffinity(0))
     for line in _text(membership).splitlines():

@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from cudnn_rnn_tf import constants, native
+from cudnn_rnn_tf.arguments import check_type
 
 # The types, by NumPy's names, in which the ops run networks.
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -30,34 +30,19 @@ _OF_ALL_OPS, _OF_PARAMS_OPS, _OF_PASSES = native.spec_fields()
 class RnnConfig:
     """One network: everything that its parameter layout and arithmetic depend on.
 
+    The layers' docstrings say what most fields mean; 0 stands for no `num_proj` and no `cell_clip`.
+
     Attributes:
         rnn_mode: "lstm", "gru", "gru_reset_before" (whose reset gate multiplies h before the
             recurrent matrix does), "lstm_peephole" (whose gates see c), "lstm_layer_norm",
             "gru_layer_norm", "rnn_tanh" or "rnn_relu".
-        num_layers: layers in the stack.
-        num_units: units per layer and direction, H.
         input_size: size of the inputs' last dimension, I.
-        input_mode: "linear_input", "skip_input" (the first layer adds its inputs to the gates as
-            they are; I must be H) or "auto_select" (skip_input where I is H).
-        direction: "unidirectional" or "bidirectional".
-        bias_mode: "none", "single_input", "single_recurrent" or "double".
-        num_proj: size of an LSTM's recurrent projection; 0 for none.
-        dropout: rate between layers, in [0, 1).
-        cell_clip: bound of an LSTM's cell states, the initial ones included, a normal float32; 0
-            for none.
         recurrent_dropout: rate at which numbers of the hidden states are dropped where the
             recurrent matrices read them, in [0, 1). Each gate of each pseudo-layer has a mask of
             its own, [B, P], the same in all steps.
-        activation: what the candidate, and an LSTM's c, pass through: "tanh", "sigmoid", "relu",
-            "linear", "softsign", "elu", "hard_sigmoid" (Keras 3's, x / 6 + 1 / 2 within 0 and 1),
-            "keras_2_hard_sigmoid" (x / 5 + 1 / 2 within them); "" for the mode's own. At borders
-            of a hard sigmoid, the slope is 0.
+        activation: what the candidate, and an LSTM's c, pass through; "" for the mode's own. At
+            borders of a hard sigmoid, the slope is 0.
         recurrent_activation: likewise, what the gates of an LSTM or GRU pass through.
-        layer_norm_epsilon: of the modes with layer normalization, what is added to variances.
-        zoneout: rate at which units of h stay what they were before a step, in [0, 1), without
-            projection and layer normalization. In inference, h is rate * old + (1 - rate) * new.
-        cell_zoneout: likewise of an LSTM's c, without peepholes too. The new h is made of the c of
-            which nothing has stayed. Both c are limited by `cell_clip` first.
 
     Raises:
         TypeError: if a number is of the wrong type.
@@ -82,11 +67,14 @@ class RnnConfig:
     cell_zoneout: float = 0.0
 
     def __post_init__(self) -> None:
-        checks: dict[Any, Callable[[str, Any], Any]]
-        checks = {int: _integer, float: _number}
         for field in dataclasses.fields(self):
-            value = checks.get(field.type, _string)(field.name, getattr(self, field.name))
-            object.__setattr__(self, field.name, value)
+            value = getattr(self, field.name)
+            check_type(field.name, value, field.type)
+            if field.type is int and abs(operator.index(value)) >= 2**63:
+                raise ValueError(f"expected {field.name} to fit 64 bits, but received {value!r}")
+            converters: dict[Any, Any] = {int: operator.index, float: float}
+            converted = converters.get(field.type, str)(value)
+            object.__setattr__(self, field.name, converted)
         if self.input_mode not in _INPUT_MODES:
             raise ValueError(
                 f"expected input_mode to be one of {', '.join(map(repr, _INPUT_MODES))}, but "
@@ -185,30 +173,3 @@ class HasConfig:
     @property
     def num_dirs(self) -> int:
         return self._config.layout.num_dirs
-
-
-def _integer(name: str, value: Any) -> int:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"expected {name} to be an integer, but received {value!r}") from None
-    if abs(number) >= 2**63:
-        raise ValueError(f"expected {name} to fit 64 bits, but received {value!r}")
-    return number
-
-
-def _string(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected {name} to be a string, but received {value!r}")
-    return value
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        if isinstance(value, (bool, str)):
-            raise TypeError
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"expected {name} to be a number, but received {value!r}") from None

@@ -1,12 +1,15 @@
 """Runs a layer's inference on a CPU with NumPy arrays, in calls that go past TensorFlow."""
 
-from typing import Any, NamedTuple
+import functools
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import tensorflow as tf
 
+from cudnn_rnn_tf.arguments import check_names, checked
 from cudnn_rnn_tf.available_cpus import available_cpus
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.keywords import INSTEAD_IN_CALLS
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN, what_to_pass
 from cudnn_rnn_tf.native import _native
 
@@ -21,6 +24,11 @@ class _State(NamedTuple):
     num_threads: int
 
 
+_CALL = {"inputs", "initial_state", "sequence_lengths", "resets"}
+_INSTEAD = {
+    **INSTEAD_IN_CALLS,
+    "mask": "write sequence_lengths=..., as masked steps must come last; the layer takes any mask",
+}
 # A larger number is taken for a mistake: so many threads must not be started.
 _MAX_THREADS = 1024
 
@@ -40,9 +48,9 @@ class CpuPredictor:
             `stateful` do not, since a call always takes and returns all outputs and states.
         num_threads: threads that compute a call, including the calling one; None for as many as
             the process has processors, or fewer if a container limits its processor time, up to
-            1024. One thread computes a small call, unless a
-            thread's calls follow each other closely. Results do not depend on it. A call that comes
-            while another one uses all threads is computed by its own thread alone.
+            1024. One thread computes a small call, unless a thread's calls follow each other
+            closely. Results do not depend on it. A call that comes while another one uses all
+            threads is computed by its own thread alone.
 
     Raises:
         TypeError: if `layer` is none of these, or `num_threads` no integer.
@@ -50,6 +58,7 @@ class CpuPredictor:
             lie in [1, 1024].
     """
 
+    @functools.partial(checked, instead={"threads": "write num_threads=..."})
     def __init__(self, layer: CudnnRNN, num_threads: int | None = None):
         if not isinstance(layer, CudnnRNN):
             raise TypeError(
@@ -63,25 +72,14 @@ class CpuPredictor:
             )
         if num_threads is None:
             num_threads = min(available_cpus(), _MAX_THREADS)
-        if isinstance(num_threads, bool) or not isinstance(num_threads, (int, np.integer)):
-            raise TypeError(
-                f"expected num_threads to be an integer or None, but received {num_threads!r}"
-            )
         if not 1 <= num_threads <= _MAX_THREADS:
             raise ValueError(
                 f"expected num_threads to lie in [1, {_MAX_THREADS}], but received {num_threads}"
             )
         config = layer._built_config()
         params = tf.cast(layer._built_kernel().value, layer.compute_dtype).numpy()
-        self.__setstate__(
-            _State(
-                config,
-                params,
-                layer.time_major,
-                layer.go_backwards,
-                int(num_threads),
-            )
-        )
+        order = layer.time_major, layer.go_backwards
+        self.__setstate__(_State(config, params, *order, int(num_threads)))
 
     @property
     def num_threads(self) -> int:
@@ -110,6 +108,7 @@ class CpuPredictor:
         initial_state: Any = None,
         sequence_lengths: Any = None,
         resets: Any = None,
+        **others: NoReturn,
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Runs the network over whole sequences, or over the next part of them.
 
@@ -125,14 +124,18 @@ class CpuPredictor:
                 read, outputs there are zero, and the final state is the state at the end.
             resets: boolean [B, T] ([T, B] time-major), true where a new segment of a sequence
                 begins, as of the layer.
+            **others: none; an error says what to write in their place.
 
         Returns:
             outputs [B, T, D * P] ([T, B, D * P] time-major), and a tuple of the final states, each
             as its initial state; new arrays of the layer's compute dtype.
 
         Raises:
-            TypeError: if an argument is no array of numbers, `sequence_lengths` not integers, or
-                `resets` not boolean.
+            TypeError: if an argument is no array of numbers or not known here, as a mask is,
+                `sequence_lengths` not integers, or `resets` not boolean.
             ValueError: if a shape does not fit, or a sequence length is out of range.
         """
+        if others:
+            check_names("a call of a CpuPredictor", others, _CALL, _INSTEAD)
+            raise TypeError(f"a call of a CpuPredictor has no arguments {sorted(others)}")
         return self._call(inputs, initial_state, sequence_lengths, resets)

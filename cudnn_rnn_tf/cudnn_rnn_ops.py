@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import cudnn_rnn_tf.constants as constants
 from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.config import Direction, HasConfig, InputMode, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 from cudnn_rnn_tf.contrib import functions as _functions
@@ -67,6 +68,7 @@ class _CudnnRNN(HasConfig):
         """The number of elements in the opaque buffer, a scalar int32 tensor."""
         return params_size(self._config)
 
+    @checked
     def canonical_to_params(self, weights: Sequence[Any], biases: Sequence[Any]) -> tf.Tensor:
         """Packs canonical weights and biases into an opaque buffer [params_size].
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import keras
 
+from cudnn_rnn_tf.arguments import checked, of_keras
+
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class TorchUniform(keras.initializers.RandomUniform):
@@ -15,9 +17,11 @@ class TorchUniform(keras.initializers.RandomUniform):
         seed: as of `keras.initializers.RandomUniform`.
 
     Raises:
-        ValueError: if `num_units` is not positive.
+        TypeError: if `num_units` is no integer.
+        ValueError: if it is not positive.
     """
 
+    @checked
     def __init__(self, num_units: int, seed: Any = None):
         if num_units < 1:
             raise ValueError(f"expected num_units to be positive, but received {num_units!r}")
@@ -53,7 +57,7 @@ class AllGates(keras.initializers.Initializer):
     """
 
     def __init__(self, initializer: Any):
-        self.initializer = keras.initializers.get(initializer)
+        self.initializer = of_keras("initializer", "initializer", initializer)
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
         """Returns a tensor of the shape, made by the initializer."""
@@ -86,8 +90,8 @@ class PerGate(keras.initializers.Initializer):
     """
 
     def __init__(self, default: Any = "zeros", **gates: Any):
-        self.default = keras.initializers.get(default)
-        self.gates = {name: keras.initializers.get(each) for name, each in gates.items()}
+        self.default = of_keras("initializer", "default", default)
+        self.gates = {name: of_keras("initializer", name, each) for name, each in gates.items()}
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
         """Returns a tensor of the shape, made by the default initializer."""

@@ -1,22 +1,27 @@
 """The keyword arguments of layers: their types, and errors that say how a misspelt one is spelt."""
 
-import difflib
 import functools
 import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
+from cudnn_rnn_tf.arguments import check_names
+from cudnn_rnn_tf.config import Algorithm, BiasMode
+
 _Layer = TypeVar("_Layer", bound="ChecksKeywords")
+WEIGHT_OPTIONS = tuple(
+    f"{part}_{kind}"
+    for kind in ("initializer", "regularizer", "constraint")
+    for part in ("kernel", "recurrent", "bias")
+)
 # What people call the arguments of a call elsewhere, and what to write.
-_INSTEAD_IN_CALLS = {
+INSTEAD_IN_CALLS = {
     **dict.fromkeys(
         ("lengths", "seq_len", "seq_lens", "seq_lengths", "input_lengths"),
         "write sequence_lengths=...",
     ),
     **dict.fromkeys(("hx", "h0", "hidden", "state", "states"), "write initial_state=..."),
 }
-# Names as far apart as "return_seqs" and "return_sequences" are still taken for the same.
-_ALIKE = 0.8
 
 
 class LayerOptions(TypedDict, total=False):
@@ -43,7 +48,7 @@ class RNNOptions(NamedLayerOptions, total=False):
     zero_output_for_mask: bool
 
 
-class SimpleRNNOptions(RNNOptions, total=False):
+class CellOptions(NamedLayerOptions, total=False):
     activation: Any
     use_bias: bool
     kernel_initializer: Any
@@ -60,16 +65,58 @@ class SimpleRNNOptions(RNNOptions, total=False):
     seed: Any
 
 
-class LSTMOptions(SimpleRNNOptions, total=False):
+class LSTMCellOptions(CellOptions, total=False):
     recurrent_activation: Any
     unit_forget_bias: bool
-    use_cudnn: Any
 
 
-class GRUOptions(SimpleRNNOptions, total=False):
+class GRUCellOptions(CellOptions, total=False):
     recurrent_activation: Any
     reset_after: bool
+
+
+class SimpleRNNOptions(RNNOptions, CellOptions, total=False): ...
+
+
+class LSTMOptions(RNNOptions, LSTMCellOptions, total=False):
     use_cudnn: Any
+
+
+class GRUOptions(RNNOptions, GRUCellOptions, total=False):
+    use_cudnn: Any
+
+
+class StackOptions(LayerOptions, total=False):
+    """What the layers that hold a stack take by name alone."""
+
+    recurrent_initializer: Any
+    bias_mode: BiasMode
+    return_sequences: bool
+    return_state: bool
+    go_backwards: bool
+    stateful: bool
+    time_major: bool
+    algorithm: Algorithm
+    kernel_regularizer: Any
+    recurrent_regularizer: Any
+    bias_regularizer: Any
+    kernel_constraint: Any
+    recurrent_constraint: Any
+    bias_constraint: Any
+    recurrent_weight_dropout: float
+    zoneout: float
+
+
+class CudnnOptions(StackOptions, total=False):
+    """What they take besides what a network in another format says itself."""
+
+    dropout: float
+    seed: int | None
+    dtype: Any
+    kernel_initializer: Any
+    bias_initializer: Any
+    return_cell_sequences: bool
+    cell_zoneout: float
 
 
 class _OfConstructor:
@@ -78,8 +125,17 @@ class _OfConstructor:
     def __get__(self, layer: object, owner: Any) -> inspect.Signature:
         if layer is not None:
             raise AttributeError("a layer's signature is that of its call")
-        constructor = inspect.signature(owner.__init__)
-        _, *parameters = constructor.parameters.values()
+        merged = dict(inspect.signature(owner.__init__).parameters)
+        rest = merged.pop("kwargs", None)
+        for base in owner.__mro__[1:]:
+            # A base takes what is passed on.
+            if rest and issubclass(base, ChecksKeywords) and "__init__" in vars(base):
+                passed = inspect.signature(vars(base)["__init__"]).parameters
+                rest = passed.get("kwargs")
+                named = {k: each for k, each in passed.items() if each.kind is each.KEYWORD_ONLY}
+                merged = {**named, **merged}
+        _, *parameters = sorted(merged.values(), key=lambda each: each.kind)
+        parameters += [rest] if rest else []
         return inspect.Signature(parameters)
 
 
@@ -94,7 +150,7 @@ class ChecksKeywords:
         """Makes a layer; the class says what its arguments, and those of its calls, mean."""
         # Before `__init__`, since Python would complain of missing arguments first.
         made: type = cls
-        check(made.__name__, kwargs, names_of(made, "__init__"), cls._instead)
+        check_names(made.__name__, kwargs, names_of(made, "__init__"), cls._instead)
         return super().__new__(cls, *args, **kwargs)
 
     # To a type checker, the classes with this one say what their calls take.
@@ -105,7 +161,7 @@ class ChecksKeywords:
                 return super().__call__(*args, **kwargs)
             except TypeError:
                 names = names_of(type(self), "call", "__call__")
-                check(f"a call of layer {self.name!r}", kwargs, names, _INSTEAD_IN_CALLS)
+                check_names(f"a call of layer {self.name!r}", kwargs, names, INSTEAD_IN_CALLS)
                 raise
 
 
@@ -114,14 +170,3 @@ def names_of(layer: type, *methods: str) -> frozenset[str]:
     """Returns what methods of a class take; it passes on what it does not know to its bases."""
     own = (vars(base)[name] for base in layer.__mro__ for name in methods if name in vars(base))
     return frozenset(name for method in own for name in inspect.signature(method).parameters)
-
-
-def check(
-    owner: str, given: Mapping[str, Any], names: frozenset[str], instead: Mapping[str, str] = {}
-) -> None:
-    """Raises TypeError if an argument that is none of the names has one that is to be written."""
-    for keyword in sorted(given.keys() - names):
-        alike = difflib.get_close_matches(keyword, names, 1, cutoff=_ALIKE)
-        hint = instead.get(keyword) or (f"did you mean {alike[0]!r}?" if alike else "")
-        if hint:
-            raise TypeError(f"{owner} has no argument {keyword!r}: {hint}") from None

@@ -15,17 +15,10 @@ HOW_TO_MAKE_RAGGED = (
 
 
 def as_lengths(sequence_lengths: Any, argument: str = "sequence_lengths") -> tf.Tensor:
-    """Returns callers' sequence lengths as a tensor that `ops.forward` takes.
-
-    Args:
-        sequence_lengths: integers [B], a tensor or what TensorFlow makes one of.
-        argument: what the error calls them.
-
-    Returns:
-        int32 [B] where they are of that type, else int64 [B].
+    """Returns callers' lengths as `ops.forward` takes them: int32 [B] as they are, others as int64.
 
     Raises:
-        TypeError: if they are not integers.
+        TypeError: if they are not integers; `argument` is what it calls them.
     """
     lengths = tf.convert_to_tensor(sequence_lengths)
     if not lengths.dtype.is_integer:
@@ -82,15 +75,7 @@ def reverse_sequences(
 def from_ragged(
     sequences: tf.RaggedTensor, sequence_lengths: tf.Tensor | None, time_major: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns a ragged tensor's sequences in the form that the ops take.
-
-    Args:
-        sequences: [B, (T), I].
-        sequence_lengths: must be None, since a ragged tensor has its own lengths.
-        time_major: the layout of what is returned.
-
-    Returns:
-        padded sequences [B, T, I] ([T, B, I] time-major), and their lengths, integers [B].
+    """Returns sequences of a ragged tensor [B, (T), I], padded, and their lengths.
 
     Raises:
         ValueError: if another dimension than the second is ragged, or lengths are given.

@@ -92,15 +92,10 @@ class Packing:
         return self._batch_major(_gathered(inputs, self._steps))
 
     def unpack(self, outputs: tf.Tensor, repeat_masked: bool = False) -> tf.Tensor:
-        """Moves outputs of packed inputs to the steps that they belong to, in the order of reading.
+        """Moves outputs [B, T, n] ([T, B, n] time-major) to the steps that they belong to.
 
-        Args:
-            outputs: [B, T, n] ([T, B, n] time-major).
-            repeat_masked: whether masked steps get the output of the step that was read before
-                them, or zeros if there is none. Otherwise they get zeros.
-
-        Returns:
-            A tensor of the outputs' shape.
+        They are in the order of reading. With `repeat_masked`, masked steps get the output of the
+        step that was read before them, or zeros if there is none; otherwise zeros.
         """
         unpacked = self._unpack(outputs, repeat_masked)
         # Eager tensors would keep the packed ones in memory.

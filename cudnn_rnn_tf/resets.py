@@ -53,16 +53,11 @@ def segments_of(resets: tf.Tensor, time_axis: int) -> tf.Tensor:
 
 
 def starts_of_segments(segments: tf.Tensor, time_axis: int, is_reversed: bool) -> tf.Tensor:
-    """Returns where the number of the segment is not that of the step read before.
+    """Tells where the number of the segment is not that of the step read before.
 
-    Args:
-        segments: what `segments_of` returned, in the order of reading.
-        time_axis: that of time.
-        is_reversed: whether sequences are read from the end. Then no reset comes before the first
-            step that is read. Otherwise there is one if segments before its own have been left.
-
-    Returns:
-        A boolean tensor of the shape of `segments`.
+    `segments` are what `segments_of` returned, in the order of reading, and the boolean result has
+    their shape. If sequences are read from the end, no reset comes before the first step that is
+    read; otherwise there is one if segments before its own have been left.
     """
     first = segments[:, :1] if time_axis else segments[:1]
     before = tf.concat([first if is_reversed else tf.zeros_like(first), segments], time_axis)

@@ -34,7 +34,7 @@ class CallArguments(griffe.Extension):
     """Makes a list of what docstrings say of the arguments of calls."""
 
     def on_class(self, *, cls: griffe.Class, **_: object) -> None:
-        # A class has no type for what its calls return: a table's column would be empty.
+        # A class has no type for what its calls return: a column would be empty.
         if cls.docstring:
             text = cls.docstring.value
             cls.docstring.value = text.replace("\nReturns:\n", "\nA call returns:\n")

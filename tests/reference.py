@@ -169,20 +169,13 @@ def forward(
     zones: np.ndarray | None = None,
     time_major: bool = True,
 ) -> Forward:
-    """Runs the network.
+    """Runs the network on inputs [T, B, I], or [B, T, I] batch-major.
 
-    Args:
-        config: the network.
-        inputs: [T, B, I], or [B, T, I] batch-major; what stands past a sequence's end is ignored.
-        states: h [L * D, B, P] and an LSTM's c [L * D, B, H], or [B, L * D, n] batch-major.
-        weights: canonical matrices.
-        biases: canonical bias vectors.
-        sequence_lengths: steps per sequence; None: T each.
-        resets: [T, B], or [B, T] batch-major, true where a segment begins; None: nowhere.
-        masks: per layer but the last, time-major factors of its output; None: no dropout.
-        recurrent_masks: [L * D, G, B, P], factors of h for each gate; None: no recurrent dropout.
-        zones: [L * D, 2, T, B, H], shares of h and c that stay; None: the rates.
-        time_major: the layout of inputs, states and results.
+    What stands past a sequence's end is ignored. States are h [L * D, B, P] and an LSTM's c [L * D,
+    B, H], or [B, L * D, n] batch-major; `resets` are true where a segment begins. `masks` are
+    factors of the outputs of each layer but the last, time-major; `recurrent_masks` [L * D, G, B,
+    P] of h for each gate; `zones` [L * D, 2, T, B, H] are the shares of h and c that stay, None for
+    the rates.
     """
     x = _swap(inputs, time_major)
     max_time, batch_size, _ = x.shape

@@ -13,13 +13,7 @@ import reference
 def philox4x32(counter: np.ndarray, key: np.ndarray, rounds: int = 10) -> np.ndarray:
     """Philox4x32 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
 
-    Args:
-        counter: uint32 [..., 4].
-        key: uint32 [2].
-        rounds: number of rounds.
-
-    Returns:
-        uint32 [..., 4].
+    The result, like the counter, is uint32 [..., 4]; the key is uint32 [2].
     """
     low = np.uint64(0xFFFFFFFF)
     words = [counter[..., i].astype(np.uint64) for i in range(4)]

@@ -28,19 +28,9 @@ __all__ = [
 class CudnnParamsFormatConverter:
     """The base class of the converters of the four modes.
 
-    Args:
-        num_layers: layers in the stack, L.
-        num_units: units per layer and direction, H.
-        input_size: size of the inputs' last dimension.
-        num_proj: size of an LSTM's recurrent projection, P; None for none.
-        input_mode: "linear_input", "skip_input" or "auto_select".
-        direction: "unidirectional" or "bidirectional".
-        is_slot: whether the buffer is an optimizer's slot, which keeps a number for each weight.
-            The cell's one bias then gets the mean of the numbers for both biases, not their sum.
-
-    Raises:
-        TypeError: if an argument is of the wrong type.
-        ValueError: if an argument is out of range or does not fit the others.
+    The arguments and errors are those of `cudnn_rnn_ops.CudnnLSTM`. With `is_slot`, the buffer is
+    an optimizer's slot, which keeps a number for each weight: the cell's one bias then gets the
+    mean of the numbers for both biases, not their sum.
     """
 
     _rnn_mode: str

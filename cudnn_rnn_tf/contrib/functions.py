@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.config import Direction, InputMode, RnnConfig, RnnMode
 from cudnn_rnn_tf.contrib.network_calls import config_from, params_size, run
 
@@ -186,6 +187,7 @@ def cudnn_rnn_opaque_params_size(
     return params_size(config, name)
 
 
+@checked
 def cudnn_rnn_canonical_to_opaque_params(
     rnn_mode: RnnMode,
     num_layers: int,

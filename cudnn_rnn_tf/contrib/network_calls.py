@@ -31,26 +31,9 @@ def run(
 ) -> tuple[tf.Tensor, ...]:
     """Runs a network on callers' arrays, ragged tensors, or one sequence without a batch.
 
-    Args:
-        config_of: returns the network, given the arguments in the shapes that the ops take.
-        inputs: [T, B, I], or [T, I] for one sequence, or ragged, [B, (T), I].
-        states: h and an LSTM's c.
-        params: the opaque buffer.
-        is_training: whether dropout acts, a Python bool.
-        sequence_lengths: integers [B]; None where all sequences fill T.
-        time_major: the layout of inputs and states.
-        seed: of the dropout masks, as callers give it.
-        dropout: rate between layers, as callers give it. The network's own rate is
-            `rate_below_1(dropout)`.
-        dtype: of the inputs; None for their own.
-        name: name of the op.
-
-    Returns:
-        The outputs, and the final states, in the inputs' form.
-
-    Raises:
-        ValueError: if a shape does not fit.
-        TypeError: if an argument is of the wrong type.
+    The arguments, results and errors are those of `cudnn_rnn_ops.cudnn_lstm`; `states` are h and an
+    LSTM's c. `config_of` returns the network, given the arguments in the shapes that the ops take;
+    its own rate is `rate_below_1(dropout)`. `dtype` is of the inputs; None for their own.
     """
     if not isinstance(is_training, bool):
         raise TypeError(f"expected is_training to be a Python bool, but received {is_training!r}")

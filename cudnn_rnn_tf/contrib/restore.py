@@ -7,11 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from cudnn_rnn_tf import messages
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.contrib import checkpoint_format
 from cudnn_rnn_tf.convert import file_inspection
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 
 
+@checked
 def restore_keras_layer(
     layer: Any, checkpoint: str | os.PathLike[str], scope: str | None = None
 ) -> None:
@@ -27,16 +30,21 @@ def restore_keras_layer(
 
     Raises:
         TypeError: if `layer` is none of these.
-        ValueError: if a tensor is missing or does not fit the layer, or, without `scope`, if there
-            is not exactly one layer of its kind in the checkpoint.
-        tf.errors.NotFoundError: if there is no such checkpoint.
+        ValueError: if the checkpoint is damaged, a tensor is missing or does not fit the layer, or,
+            without `scope`, if there is not exactly one layer of its kind in the checkpoint.
+        FileNotFoundError: if there is no such checkpoint.
     """
     if not isinstance(layer, CudnnRNN):
         raise TypeError(
             "expected layer to be a CudnnLSTM, CudnnGRU, CudnnRNNTanh or CudnnRNNRelu of "
             f"cudnn_rnn_tf, but received {layer!r}"
         )
-    reader = tf.train.load_checkpoint(os.fspath(checkpoint))
+    try:
+        reader = tf.train.load_checkpoint(os.fspath(checkpoint))
+    except tf.errors.NotFoundError as error:
+        raise FileNotFoundError(f"there is no checkpoint {os.fspath(checkpoint)!r}") from error
+    except tf.errors.OpError as error:
+        raise messages.of_file(checkpoint, "read the checkpoint", error) from error
     shapes = reader.get_variable_to_shape_map()
     config = dataclasses.replace(layer._config, input_mode=layer.input_mode)
     first_kernel = next(iter(checkpoint_format.tensor_shapes(config)))

@@ -83,17 +83,8 @@ class _CudnnRNN(ChecksKeywords, HasConfig, legacy_rnn_cells.base_layer.Layer):
     def _rnn_mode(self) -> str:
         return self.rnn_mode
 
-    @property
-    def _num_layers(self) -> int:
-        return self.num_layers
-
-    @property
-    def _num_units(self) -> int:
-        return self.num_units
-
-    @property
-    def _direction(self) -> str:
-        return self.direction
+    _num_layers, _num_units = HasConfig.num_layers, HasConfig.num_units
+    _direction = HasConfig.direction
 
     @property
     def input_mode(self) -> str:

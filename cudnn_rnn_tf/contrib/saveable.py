@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import _private_names, constants, ops
 from cudnn_rnn_tf._private_names import SaveableObject, SaveSpec
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.config import Direction, InputMode, RnnConfig
 from cudnn_rnn_tf.contrib import checkpoint_format
 from cudnn_rnn_tf.contrib.format_converters import (
@@ -35,15 +36,8 @@ __all__ = [
 class _BufferSaveable(SaveableObject, _private_names.Trackable):
     """Saves a variable of the buffer's layout: the buffer itself, or an optimizer's slot of it.
 
-    Args:
-        variable: of shape [params_size].
-        config: the network.
-        shapes: the names in a Saver's checkpoint, in the converter's order, and the tensors'
-            shapes; None for any shape.
-        converter: converts between the buffer and those tensors.
-        name: name of the object.
-        prefix: text before those names in a Saver's checkpoint.
-        suffix: text after them.
+    In a Saver's checkpoint, `shapes` maps the names, in the converter's order, to the tensors'
+    shapes (None for any); `prefix` and `suffix` stand around the names.
     """
 
     def __init__(
@@ -413,6 +407,7 @@ class CudnnRNNReluSaveable(CudnnOpaqueParamsSaveable):
 _SAVEABLES = {each._rnn_mode: each for each in CudnnOpaqueParamsSaveable.__subclasses__()}
 
 
+@checked
 def RNNParamsSaveable(  # noqa: N802 - In contrib it was a class.
     cudnn_rnn: Any,
     params_to_canonical: Callable[..., Any],
@@ -435,7 +430,7 @@ def RNNParamsSaveable(  # noqa: N802 - In contrib it was a class.
         name: name of the object.
 
     Raises:
-        TypeError: if the variable is none.
+        TypeError: if `cudnn_rnn` is no such model, or the variable is none.
         ValueError: if there is not one variable, or its shape does not fit the model.
     """
     del params_to_canonical, canonical_to_params
@@ -444,7 +439,11 @@ def RNNParamsSaveable(  # noqa: N802 - In contrib it was a class.
             f"expected param_variables to be one variable, but received {param_variables!r}"
         )
 
-    base: Any = _SAVEABLES[cudnn_rnn.rnn_mode]
+    base: Any = _SAVEABLES.get(getattr(cudnn_rnn, "rnn_mode", None))
+    if base is None:
+        raise TypeError(
+            f"expected cudnn_rnn to be a model of cudnn_rnn_ops, but received {cudnn_rnn!r}"
+        )
 
     class Saveable(base):
         def _tf_canonical_name_prefix(self, layer: int, is_fwd: bool = True) -> str:

@@ -39,7 +39,10 @@ def kind_of(path: pathlib.Path) -> str:
         ValueError: if it is none of these.
     """
     if path.is_dir():
-        return "saved_model" if (path / "saved_model.pb").is_file() else "checkpoint"
+        if (path / "saved_model.pb").is_file():
+            return "saved_model"
+        checkpoint_prefix(path)
+        return "checkpoint"
     if path.suffix == ".index" or path.with_name(path.name + ".index").is_file():
         return "checkpoint"
     if not path.is_file():
@@ -71,7 +74,7 @@ def checkpoint_prefix(path: pathlib.Path) -> str:
     has_list = (path / "checkpoint").is_file()
     latest = tf.train.latest_checkpoint(path) if has_list else None
     if latest is None or not pathlib.Path(f"{latest}.index").is_file():
-        raise ValueError(f"the directory {path} has no SavedModel and no checkpoint")
+        raise ValueError(f"the directory {str(path)!r} has no SavedModel and no checkpoint")
     return latest
 
 

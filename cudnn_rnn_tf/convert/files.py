@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from cudnn_rnn_tf import constants, messages
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.config import RnnMode
 from cudnn_rnn_tf.convert import (
     file_inspection,
@@ -27,6 +28,7 @@ from cudnn_rnn_tf.exports import target_names, targets
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 
 
+@checked
 def convert_file(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

@@ -22,9 +22,7 @@ _RECURRENT = (*_NUM_GATES, keras.layers.SimpleRNN)
 def assign(layer: keras.layers.Layer, named: Mapping[str, Any]) -> None:
     """Gives a built layer, or a model within a model, the weights that a file has for it.
 
-    Args:
-        layer: the layer.
-        named: the arrays by their names in the file, in the file's order.
+    The arrays have their names in the file, and are in the file's order.
 
     Raises:
         ValueError: if their number or shapes are others than the layer's, or they are in another

@@ -89,11 +89,8 @@ _MERGE_MODES = {
 class Translation:
     """The translation of one file's configs.
 
-    Args:
-        version: of Keras, as the file has it.
-        custom_objects: the caller's classes and functions, by name.
-        makes_layers: whether each layer is made, to see whether Keras can. Then the translation
-            is to take place where no memory is taken for weights.
+    `version` is that of Keras, as the file has it. With `makes_layers`, each layer is made, to see
+    whether Keras can; then the translation is to take place where no memory is taken for weights.
 
     Attributes:
         problems: why a layer has no equivalent, by its name.

@@ -15,11 +15,14 @@ import numpy as np
 
 from cudnn_rnn_tf import messages
 from cudnn_rnn_tf._private_names import keras_mask
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.convert import file_kinds, keras_arrays, model_memory, untrusted
 from cudnn_rnn_tf.convert.keras_configs import Translation, is_model, recurrent_in, valid_name
+from cudnn_rnn_tf.keras.acceleration import check_built
 from cudnn_rnn_tf.keras.copies import take_over_weights
 
 
+@checked
 def load_keras_model(
     path: str | os.PathLike[str],
     custom_objects: Mapping[str, Any] | None = None,
@@ -54,6 +57,7 @@ def load_keras_model(
         return _loaded(path, custom_objects, compile)
 
 
+@checked
 def load_keras_weights(
     model: keras.Model, path: str | os.PathLike[str], by_name: bool = False
 ) -> None:
@@ -71,10 +75,13 @@ def load_keras_weights(
             left out. Otherwise the layers that have weights are in the same order as the file's.
 
     Raises:
+        TypeError: if `model` is no Keras model.
         FileNotFoundError: if there is no such file.
-        ValueError: if it is damaged, has other layers or weights of other shapes, or has those of
-            layers in a layer in another order, as where others were frozen, and under other names.
+        ValueError: if the model is not built, or if the file is damaged, has other layers or
+            weights of other shapes, or has those of layers in a layer in another order, as where
+            others were frozen, and under other names.
     """
+    check_built(model)
     path = pathlib.Path(path)
     with _damage_as_value_error(path):
         _load_weights(model, path, by_name)
@@ -111,6 +118,8 @@ def _load_weights(model: keras.Model, path: pathlib.Path, by_name: bool) -> None
 def _loaded(
     path: pathlib.Path, custom_objects: Mapping[str, Any] | None, compile: bool
 ) -> keras.Model:
+    if not (path / "saved_model.pb").is_file():
+        untrusted.stored_bytes(path)
     kind = file_kinds.kind_of(path)
     if kind == "keras":
         untrusted.check_archive(path)

@@ -4,36 +4,37 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
+from typing_extensions import Unpack
 
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf._private_names import sublayers
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.initializers import AllGates, PerGate
 from cudnn_rnn_tf.keras.bidirectional import directions_of
 from cudnn_rnn_tf.keras.fusion import activation_of, rnn_mode_of, shown
 from cudnn_rnn_tf.keras.stack import Stack
 from cudnn_rnn_tf.keras_weights import from_keras_weights, to_keras_weights
+from cudnn_rnn_tf.keywords import WEIGHT_OPTIONS, CudnnOptions
 from cudnn_rnn_tf.layers import CudnnGRU
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer
 
 _STOCK = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
 
-_INITIALIZERS = ("kernel_initializer", "recurrent_initializer", "bias_initializer")
-_REGULARIZERS = (
-    "kernel_regularizer",
-    "recurrent_regularizer",
-    "bias_regularizer",
-    "kernel_constraint",
-    "recurrent_constraint",
-    "bias_constraint",
-)
+_INITIALIZERS = [name for name in WEIGHT_OPTIONS if name.endswith("initializer")]
+_REGULARIZERS = [name for name in WEIGHT_OPTIONS if name not in _INITIALIZERS]
 # The layers of a stack, and their directions, can become one layer only if they agree in these.
 _COMMON = ("units", "use_bias", "dtype_policy", "trainable", "stateful", *_REGULARIZERS)
 
 
+@checked
 def from_keras(
-    source: Any, *, name: str | None = None, for_inference: bool = False, **options: Any
+    source: Any,
+    *,
+    name: str | None = None,
+    for_inference: bool = False,
+    **options: Unpack[CudnnOptions],
 ) -> CudnnRNN:
     """Returns a layer that computes the same as a stack of Keras's own layers.
 
@@ -64,7 +65,6 @@ def from_keras(
             inputs or recurrent states, unless it is `for_inference`; a `merge_mode` other than
             "concat"), or layers of a stack do not fit together.
     """
-    network.check_options(from_keras, options)
     if isinstance(source, keras.Model):
         found = {key: stack for key, stack in recurrent_layers(source) if isinstance(stack, list)}
         _, source = network.pick(found, name, f"model {source.name!r}", "stacks of Keras's layers")
@@ -118,6 +118,7 @@ def why_not(layer: Any) -> str:
     return ""
 
 
+@checked
 def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
     """Returns Keras's own layers that compute the same as a layer.
 

@@ -1,7 +1,6 @@
 """Represents a network as stacked NumPy arrays, which all formats are converted through."""
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -9,7 +8,6 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.keywords import check, names_of
 from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN, what_to_pass
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut, join, shapes
@@ -57,13 +55,10 @@ def direction(has_two: bool) -> str:
 
 
 def check_layer(layer: Any, target: str, **supported: Any) -> None:
-    """Checks that a format can hold a layer.
+    """Checks that a format, `target`, can hold a layer.
 
-    Args:
-        layer: the layer.
-        target: what it is to become, for errors.
-        **supported: attributes, and the one value of each that the format knows. An attribute that
-            the layer lacks has that value.
+    `supported` maps attributes to the one value of each that the format knows. An attribute that
+    the layer lacks has that value.
 
     Raises:
         TypeError: if it is none of this package's layers.
@@ -95,12 +90,6 @@ def pseudo_layers(layer: CudnnRNN) -> list[PseudoLayer]:
     ]
 
 
-def check_options(function: Callable[..., CudnnRNN], options: Mapping[str, Any]) -> None:
-    """Raises TypeError if one of a function's options for a layer's constructor is misspelt."""
-    names = names_of(CudnnLSTM, "__init__").union(inspect.signature(function).parameters)
-    check(function.__name__, options, names)
-
-
 def make_layer(
     rnn_mode: str,
     weights: Sequence[PseudoLayer],
@@ -108,16 +97,10 @@ def make_layer(
     options: Mapping[str, Any],
     batch_size: int | None = None,
 ) -> CudnnRNN:
-    """Returns a built layer that holds the weights.
+    """Returns a built layer that holds the weights, which are given for each pseudo-layer.
 
-    Args:
-        rnn_mode: "lstm", "lstm_peephole", "lstm_layer_norm", "gru", "gru_reset_before", "rnn_tanh"
-            or "rnn_relu".
-        weights: per pseudo-layer.
-        num_dirs: 1 or 2.
-        options: to the layer's constructor. By default the dtype is the weights', and the bias
-            mode is the least that holds all biases.
-        batch_size: of a stateful layer.
+    The options are to the layer's constructor. By default the dtype is the weights', and the bias
+    mode is the least that holds all biases. A stateful layer needs `batch_size`.
 
     Raises:
         ValueError: if the weights do not fit together or are no floating-point numbers, or the bias
@@ -176,13 +159,9 @@ def _set_weights(layer: CudnnRNN, weights: Sequence[PseudoLayer]) -> None:
 
 
 def pick(found: Mapping[str, _T], name: str | None, source: str, kind: str) -> tuple[str, _T]:
-    """Picks one of the networks in a source.
+    """Picks one of the networks in a source by its name; None for the only one.
 
-    Args:
-        found: by name.
-        name: of the one that is meant; None for the only one.
-        source: where they were found, for errors.
-        kind: what they are, in the plural, for errors.
+    Errors call the source `source`, and what was found in it, in the plural, `kind`.
 
     Raises:
         ValueError: if there is none of that name, or none or several without one.

@@ -15,9 +15,12 @@ from typing import Any, Literal, NamedTuple, overload
 import google.protobuf.message
 import numpy as np
 import tensorflow as tf
+from typing_extensions import Unpack
 
 from cudnn_rnn_tf import constants, messages
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.convert import network, onnx_graph, onnx_tensors, untrusted
+from cudnn_rnn_tf.keywords import CudnnOptions
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 from cudnn_rnn_tf.pseudo_layers import both_biases, reorder
 
@@ -37,18 +40,27 @@ def from_onnx(
     *,
     name: str | None = None,
     return_initial_state: Literal[False] = False,
-    **options: Any,
+    **options: Unpack[CudnnOptions],
 ) -> CudnnRNN: ...
 
 
 @overload
 def from_onnx(
-    model: Any, *, name: str | None = None, return_initial_state: Literal[True], **options: Any
+    model: Any,
+    *,
+    name: str | None = None,
+    return_initial_state: Literal[True],
+    **options: Unpack[CudnnOptions],
 ) -> tuple[CudnnRNN, list[np.ndarray] | None]: ...
 
 
+@checked
 def from_onnx(
-    model: Any, *, name: str | None = None, return_initial_state: bool = False, **options: Any
+    model: Any,
+    *,
+    name: str | None = None,
+    return_initial_state: bool = False,
+    **options: Unpack[CudnnOptions],
 ) -> Any:
     """Returns a layer that computes the same as an ONNX model's recurrent network.
 
@@ -86,7 +98,6 @@ def from_onnx(
     Warns:
         UserWarning: if the weights are quantized.
     """
-    network.check_options(from_onnx, options)
     networks = _graph_of(model).networks()
     try:
         _, found = network.pick(networks, name, "the ONNX model", "LSTM, GRU or RNN nodes")
@@ -106,7 +117,7 @@ def from_onnx(
         warnings.warn(
             "the network's weights are quantized: the layer gets the numbers that they stand for, "
             "and computes without rounding to 8 bits",
-            stacklevel=2,
+            stacklevel=3,
         )
     num_dirs = len(weights) // found.num_layers
     layer = network.make_layer(found.rnn_mode, weights, num_dirs, options)
@@ -117,6 +128,7 @@ def from_onnx(
     return layer, states
 
 
+@checked
 def to_onnx(
     layer: CudnnRNN,
     *,

@@ -198,10 +198,7 @@ class Graph(Scope):
     def _check_input(self, node: Any, name: str, meaning: str) -> str:
         """Checks that an optional input is what a call of the layer takes or what it does anyway.
 
-        Args:
-            node: the node.
-            name: of the input; empty if it is left out.
-            meaning: what ONNX calls it.
+        Its name is empty if it is left out; `meaning` is what ONNX calls it.
 
         Returns:
             What it comes from: "zeros", "constants" or "inputs".
@@ -249,13 +246,8 @@ class Graph(Scope):
     def _sources(self, name: str, is_state: bool) -> Iterator[Any]:
         """Yields where a tensor's values come from, past the nodes that only move them.
 
-        Args:
-            name: the tensor's.
-            is_state: whether it has numbers whose order may change, or lengths, for which it may
-                not.
-
-        Yields:
-            The name of an input of the model, the values of a constant, or text for an error.
+        That is the name of an input of the model, the values of a constant, or text for an error.
+        Of states, the order of numbers may change; of lengths, it may not.
         """
         moves = _MOVES if is_state else ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
         types = DTYPES if is_state else ("int32", "int64")

@@ -11,11 +11,7 @@ from cudnn_rnn_tf.convert.onnx_tensors import input_of
 
 
 def initial_states(graph: Any, nodes: Sequence[Any]) -> list[np.ndarray] | None:
-    """Returns the constants that the states of a network start from.
-
-    Args:
-        graph: the `onnx_graph.Graph` that the network is in.
-        nodes: the network's, from bottom to top.
+    """Returns the constants that the states of a network start from: nodes from bottom to top.
 
     Returns:
         h and an LSTM's c, [L * D, B, H] each. B is 1 if all sequences start alike. None if all

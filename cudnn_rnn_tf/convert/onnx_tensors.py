@@ -79,10 +79,8 @@ class Source:
     def compute(self, node: Any, inputs: Mapping[str, np.ndarray], held: int) -> list[np.ndarray]:
         """Returns the outputs of a node as ONNX's reference implementation computes them.
 
-        Args:
-            node: of one of the operators of which constants are computed.
-            inputs: their values, by name.
-            held: how many bytes the caller holds already.
+        The node's operator is one of those of which constants are computed. `inputs` are its values
+        by name, and `held` how many bytes the caller holds already.
 
         Raises:
             ValueError: if it cannot be computed, or its outputs are far larger than the model.
@@ -196,11 +194,7 @@ class Scope:
             name = input_of(producer, 0)
 
     def alternatives(self, node: Any, name: str) -> list["tuple[Scope, str]"]:
-        """Returns the tensors of which an output of a node If of this graph is one.
-
-        Args:
-            node: the node.
-            name: of its output.
+        """Returns the tensors of which a named output of a node If of this graph is one.
 
         Returns:
             For each branch that may run, its scope and the tensor's name there. If the condition is

@@ -16,10 +16,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from typing_extensions import Unpack
 
 from cudnn_rnn_tf import messages
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.config import DTYPES, RnnMode
 from cudnn_rnn_tf.convert import file_kinds, network, untrusted
+from cudnn_rnn_tf.keywords import CudnnOptions
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 from cudnn_rnn_tf.pseudo_layers import both_biases
 
@@ -46,8 +49,13 @@ _NORMED_KEYS = (
 )
 
 
+@checked
 def from_torch(
-    source: Any, *, name: str | None = None, rnn_mode: RnnMode | None = None, **options: Any
+    source: Any,
+    *,
+    name: str | None = None,
+    rnn_mode: RnnMode | None = None,
+    **options: Unpack[CudnnOptions],
 ) -> CudnnRNN:
     """Returns a layer that computes the same as a PyTorch network.
 
@@ -73,7 +81,6 @@ def from_torch(
             do not fit together.
         ImportError: if a file's format needs a package that is not installed.
     """
-    network.check_options(from_torch, options)
     if isinstance(source, (str, pathlib.Path)):
         source = read_state_dict(pathlib.Path(source))
     if not isinstance(source, Mapping):
@@ -86,7 +93,8 @@ def from_torch(
                 f"{rnn_mode!r}"
             )
         rnn_mode = its_mode
-        options = {"dropout": module.dropout, "time_major": not module.batch_first, **options}
+        options.setdefault("dropout", module.dropout)
+        options.setdefault("time_major", not module.batch_first)
     name, parameters = network.pick(
         networks_in(source), name, "the state dict", "recurrent networks"
     )
@@ -97,6 +105,7 @@ def from_torch(
     )
 
 
+@checked
 def to_torch(layer: CudnnRNN) -> Any:
     """Returns a PyTorch module that computes the same as a layer.
 

@@ -47,8 +47,11 @@ def stored_bytes(path: str | os.PathLike[str]) -> int:
 
     Raises:
         FileNotFoundError: if there is no regular file: from a pipe, reading would wait for ever.
+        IsADirectoryError: if it is a directory.
     """
     path = pathlib.Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"expected a file, but {str(path)!r} is a directory")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {str(path)!r}")
     return path.stat().st_size

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import messages, ops
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.exports import portable, targets
 from cudnn_rnn_tf.keras.export_copies import export_copy, input_signature_of
 
 
+@checked
 def export_litert(
     model: keras.Model,
     path: str | os.PathLike[str],
@@ -47,8 +48,6 @@ def export_litert(
         OSError: if it cannot be written.
     """
     target = targets.check(path, ".tflite")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)):
-        raise TypeError(f"expected batch_size to be an integer, but received {batch_size!r}")
     if batch_size < 1:
         raise ValueError(f"expected batch_size to be positive, but received {batch_size}")
     if not all(isinstance(each, tf.lite.Optimize) for each in optimizations):

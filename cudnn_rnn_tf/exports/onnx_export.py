@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants, messages, ops
 from cudnn_rnn_tf._private_names import layers_in
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import onnx_format
 from cudnn_rnn_tf.exports import targets
@@ -31,8 +32,10 @@ from cudnn_rnn_tf.ops.op_library import raw_ops
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut, cut_array, join
 
 _OP = "CudnnRnnTf>Forward"
+_LEAST_OPSET = 13
 
 
+@checked
 def export_onnx(
     model: keras.Model,
     path: str | os.PathLike[str],
@@ -58,14 +61,16 @@ def export_onnx(
         opset: the version of ONNX's operators, 13 or newer; None for the exporter's default.
 
     Raises:
-        TypeError: if `model` is no Keras model.
-        ValueError: if it is not built, if `path` ends otherwise, or if something in the model has
-            no equivalent in ONNX.
+        TypeError: if `model` is no Keras model, or `opset` no integer.
+        ValueError: if it is not built, if `path` ends otherwise, if `opset` is below 13, or if
+            something in the model has no equivalent in ONNX.
         FileExistsError: if `path` exists.
         OSError: if it cannot be written.
         ImportError: if the packages onnx or tf2onnx are not installed.
     """
     target = targets.check(path, ".onnx")
+    if opset is not None and opset < _LEAST_OPSET:
+        raise ValueError(f"expected opset to be {_LEAST_OPSET} or newer, but received {opset}")
     onnx = messages.load_package("onnx", "'cudnn_rnn_tf[onnx]'")
     register_handler()
     with export_copy(model, is_float32=True) as copy:
@@ -143,7 +148,7 @@ def register_handler() -> None:
         ImportError: if tf2onnx is not installed.
     """
     handler = messages.load_package("tf2onnx.handler", "'cudnn_rnn_tf[onnx]'")
-    handler.tf_op.register_handler(_handle, 13, [_OP], "", {})
+    handler.tf_op.register_handler(_handle, _LEAST_OPSET, [_OP], "", {})
 
 
 def forward(

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.exports import targets
 from cudnn_rnn_tf.keras.export_copies import unknown_steps_as_rows
@@ -19,6 +20,7 @@ from cudnn_rnn_tf.ops import step_by_step
 _OP_PREFIX = b"CudnnRnnTf>"
 
 
+@checked
 def export_portable(
     model: keras.Model | keras.layers.Layer,
     path: str | os.PathLike[str],
@@ -49,7 +51,9 @@ def export_portable(
         OSError: if it cannot be written.
     """
     if not isinstance(model, keras.layers.Layer):
-        raise TypeError(f"expected a Keras model or layer, but received {type(model).__name__}")
+        raise TypeError(
+            f"expected model to be a Keras model or layer, but received {type(model).__name__}"
+        )
     if not model.built:
         raise ValueError(f"expected {model.name!r} to be built, so that it has weights to export")
 

@@ -21,17 +21,11 @@ def check(
     force: bool = False,
     argument: str = "path",
 ) -> pathlib.Path:
-    """Checks the place of what is to be written, before the work for it begins.
+    """Checks the place of what is to be written, before the work for it begins, and returns it.
 
-    Args:
-        target: a file's name, or the name of a SavedModel's folder.
-        *suffixes: that a file's name may have; none for a folder.
-        force: whether something that exists may be replaced: a file by a file, and a SavedModel or
-            an empty folder by a SavedModel.
-        argument: what errors call the target.
-
-    Returns:
-        The target.
+    `suffixes` are those that a file's name may have; none for a SavedModel's folder. With `force`,
+    something that exists may be replaced: a file by a file, and a SavedModel or an empty folder by
+    a SavedModel. Errors call the target `argument`.
 
     Raises:
         ValueError: if its name ends otherwise or is a URL, or something exists in its place that is

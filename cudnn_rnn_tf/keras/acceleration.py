@@ -6,6 +6,7 @@ from typing import Any, Literal, overload
 
 import keras
 
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.keras import configs, stack_configs
 from cudnn_rnn_tf.keras.class_changes import fuse_layers
 from cudnn_rnn_tf.keras.copies import copied, has_same_order, take_over
@@ -27,6 +28,7 @@ def accelerate(
 def accelerate(
     model: keras.Model, dry_run: bool, stacks: bool = True, verbose: bool = False
 ) -> keras.Model | AccelerationReport: ...
+@checked
 def accelerate(
     model: keras.Model, dry_run: bool = False, stacks: bool = True, verbose: bool = False
 ) -> keras.Model | AccelerationReport:
@@ -86,11 +88,12 @@ def accelerate(
     if dry_run:
         return report
     if not report.replaces_any:
-        warnings.warn(f"accelerate returns a copy with nothing replaced. {report}", stacklevel=2)
+        warnings.warn(f"accelerate returns a copy with nothing replaced. {report}", stacklevel=3)
     take_over(model, fast)
     return fast
 
 
+@checked
 def to_stock(model: keras.Model) -> keras.Model:
     """Returns a copy of a model with Keras's own recurrent layers: the inverse of `accelerate`.
 
@@ -122,7 +125,7 @@ def to_stock(model: keras.Model) -> keras.Model:
 def check_built(model: Any) -> None:
     """Raises TypeError or ValueError if an object is no Keras model, or not built."""
     if not isinstance(model, keras.Model):
-        raise TypeError(f"expected a Keras model, but received {type(model).__name__}")
+        raise TypeError(f"expected model to be a Keras model, but received {type(model).__name__}")
     if not model.built:
         raise ValueError(
             f"expected model {model.name!r} to be built: call it on inputs, or build it, first"

@@ -110,7 +110,7 @@ def _compile(model: keras.Model, copy: keras.Model, config: dict[str, Any]) -> N
         warnings.warn(
             f"the optimizer of the copy of model {model.name!r} begins anew, since it is for other "
             "variables, or in another order, than the one that the model was trained with",
-            stacklevel=4,
+            stacklevel=5,
         )
         return
     for source, target in zip(sources, targets, strict=True):

@@ -210,18 +210,12 @@ def forward(
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
     """Runs layers on top of each other, of one direction or of two, in one op.
 
-    Args:
-        cells: Keras's cells, alike but for their weights: for each layer one, or a forward and a
-            backward one.
-        inputs: [B, T, num_inputs * I], of the cells' compute type.
-        initial_states: of each cell, h and an LSTM's c, [B, H]; None for zeros.
-        sequence_lengths: int64 [B]; None where all sequences fill T.
-        is_training: whether a gradient is likely to be wanted, and recurrent dropout acts.
-        num_dirs: how many cells there are for each layer, D.
-        num_inputs: 1; or G if each gate of a cell reads inputs of its own, which are in the order
-            of the cell's kernel.
-        dropout: acts on the outputs of each layer but the last in training; None for no dropout.
-        resets: boolean [B, T], as of `ops.forward`.
+    `cells` are Keras's cells, alike but for their weights: for each layer one, or a forward and a
+    backward one (`num_dirs`, D). `inputs` are [B, T, num_inputs * I], of the cells' compute type;
+    `num_inputs` is G if each gate of a cell reads inputs of its own, in the order of the cell's
+    kernel. `initial_states` are of each cell h and an LSTM's c, [B, H]; None for zeros. In
+    training, `dropout` acts on the outputs of each layer but the last, and so does recurrent
+    dropout.
 
     Returns:
         outputs [B, T, D * H], and the final states, h and an LSTM's c, [B, number of cells, H].

@@ -18,10 +18,6 @@ def hand_over(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
     The variables are to be assigned afterwards, since the hooks may save others than there are: a
     layer with LoRA saves the sum of its matrices as one. Layers within these get nothing.
 
-    Args:
-        old: the layer that has the state.
-        new: the layer that gets it.
-
     Raises:
         ValueError: if a hook of a user's class fails.
     """

@@ -1,15 +1,16 @@
 """The drop-ins for `keras.layers.RNN`, `LSTM`, `GRU` and `SimpleRNN`."""
 
-import inspect
+import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
 
 import keras
 import tensorflow as tf
 from typing_extensions import Unpack
 
 from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.keras.fusion import (
     CELLS,
     Fusion,
@@ -166,15 +167,16 @@ class RNN(ChecksKeywords, TakesLengths, CompiledByXla, keras.layers.RNN):
         return outputs, outputs, states
 
 
-def _constructor(stock: _Constructor) -> _Constructor:
+def _constructor(stock: _Constructor, options: type) -> _Constructor:
+    @functools.wraps(stock)
     def construct(self: RNN, *args: Any, **kwargs: Any) -> None:
         stock(self, *args, **kwargs)
         # Where there is a GPU, Keras says False for the sake of its own op.
         self.supports_jit = True
 
-    # Keras looks at the signature, and so do people.
-    vars(construct)["__signature__"] = inspect.signature(stock)
-    return construct  # type: ignore[return-value]
+    hints = {"units": int, **get_type_hints(options)}
+    # To Keras, None is as good as False.
+    return checked(construct, {k: bool | None if v is bool else v for k, v in hints.items()})  # type: ignore[return-value]
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
@@ -220,7 +222,7 @@ class LSTM(RNN, keras.layers.LSTM):
 
         def __init__(self, units: int, *args: Any, **kwargs: Unpack[LSTMOptions]) -> None: ...
     else:
-        __init__ = _constructor(keras.layers.LSTM.__init__)
+        __init__ = _constructor(keras.layers.LSTM.__init__, LSTMOptions)
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
@@ -242,7 +244,7 @@ class GRU(RNN, keras.layers.GRU):
 
         def __init__(self, units: int, *args: Any, **kwargs: Unpack[GRUOptions]) -> None: ...
     else:
-        __init__ = _constructor(keras.layers.GRU.__init__)
+        __init__ = _constructor(keras.layers.GRU.__init__, GRUOptions)
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
@@ -261,3 +263,5 @@ class SimpleRNN(RNN, keras.layers.SimpleRNN):
     if TYPE_CHECKING:
 
         def __init__(self, units: int, *args: Any, **kwargs: Unpack[SimpleRNNOptions]) -> None: ...
+    else:
+        __init__ = _constructor(keras.layers.SimpleRNN.__init__, SimpleRNNOptions)

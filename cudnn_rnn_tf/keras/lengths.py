@@ -36,20 +36,16 @@ class TakesLengths:
         return super().get_config()  # type: ignore[misc]
 
     def _call(self, sequences: Any, *args: Any, sequence_lengths: Any = None, **kwargs: Any) -> Any:
-        """Calls the layer as Keras does, with one argument more.
+        """Calls the layer as Keras does, with one argument more: `sequence_lengths`.
 
-        Args:
-            sequences: [B, T, I].
-            *args: as in Keras.
-            sequence_lengths: integers [B], how many steps of each sequence are to be read, each in
-                [0, T]. In a model or a function, where nobody knows them yet, more than T are as
-                good as T, and less than 0 as good as 0. None for all steps, or if there is a mask.
-            **kwargs: as in Keras.
+        They are integers [B], how many steps of each sequence are to be read, each in [0, T]. In a
+        model or a function, where nobody knows them yet, more than T are as good as T, and less
+        than 0 as good as 0. None for all steps, or if there is a mask; one that the sequences carry
+        themselves, as `Embedding` makes it, is ignored.
 
         Raises:
             TypeError: if the lengths are not integers.
-            ValueError: if the lengths are not of shape [B], or there are lengths and a mask. A
-                mask that the sequences carry themselves, as `Embedding` makes it, is ignored.
+            ValueError: if the lengths are not of shape [B], or there are lengths and a mask.
             tf.errors.InvalidArgumentError: if the call is no part of a graph and a length is not
                 in [0, T].
         """

@@ -2,67 +2,38 @@
 
 from typing import Any
 
+from typing_extensions import Unpack
+
 from cudnn_rnn_tf.keras.layers import GRU, LSTM
+from cudnn_rnn_tf.keywords import WEIGHT_OPTIONS, GRUOptions, LSTMOptions
+
+# What comes after `units`, in its places.
+_OF_GRU = (*WEIGHT_OPTIONS[:6], "activity_regularizer", *WEIGHT_OPTIONS[6:])
+_OF_GRU += ("return_sequences", "return_state", "go_backwards", "stateful")
+_OF_LSTM = (*_OF_GRU[:3], "unit_forget_bias", *_OF_GRU[3:])
 
 
 def CuDNNLSTM(  # noqa: N802 - Keras's name of a class.
-    units: int,
-    kernel_initializer: Any = "glorot_uniform",
-    recurrent_initializer: Any = "orthogonal",
-    bias_initializer: Any = "zeros",
-    unit_forget_bias: bool = True,
-    kernel_regularizer: Any = None,
-    recurrent_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    activity_regularizer: Any = None,
-    kernel_constraint: Any = None,
-    recurrent_constraint: Any = None,
-    bias_constraint: Any = None,
-    return_sequences: bool = False,
-    return_state: bool = False,
-    go_backwards: bool = False,
-    stateful: bool = False,
-    **kwargs: Any,
+    units: int, *args: Any, **kwargs: Unpack[LSTMOptions]
 ) -> LSTM:
     """Returns an `LSTM`, given the arguments of Keras 2's `CuDNNLSTM`, in their places there.
-
-    `kwargs` are other arguments of `LSTM`.
 
     Example:
         ```python
         layer = cudnn_rnn_tf.keras.CuDNNLSTM(32, return_sequences=True)
         ```
     """
-    named = locals()
-    return LSTM(**named.pop("kwargs"), **named)
+    return LSTM(units, **dict(zip(_OF_LSTM[: len(args)], args, strict=True)), **kwargs)
 
 
 def CuDNNGRU(  # noqa: N802 - Keras's name of a class.
-    units: int,
-    kernel_initializer: Any = "glorot_uniform",
-    recurrent_initializer: Any = "orthogonal",
-    bias_initializer: Any = "zeros",
-    kernel_regularizer: Any = None,
-    recurrent_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    activity_regularizer: Any = None,
-    kernel_constraint: Any = None,
-    recurrent_constraint: Any = None,
-    bias_constraint: Any = None,
-    return_sequences: bool = False,
-    return_state: bool = False,
-    go_backwards: bool = False,
-    stateful: bool = False,
-    **kwargs: Any,
+    units: int, *args: Any, **kwargs: Unpack[GRUOptions]
 ) -> GRU:
     """Returns a `GRU` with `reset_after`, given the arguments of Keras 2's `CuDNNGRU`.
-
-    `kwargs` are other arguments of `GRU`.
 
     Example:
         ```python
         layer = cudnn_rnn_tf.keras.CuDNNGRU(32)
         ```
     """
-    named = locals()
-    return GRU(**named.pop("kwargs"), **named)
+    return GRU(units, **dict(zip(_OF_GRU[: len(args)], args, strict=True)), **kwargs)

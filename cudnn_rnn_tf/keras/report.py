@@ -68,7 +68,7 @@ def acceleration_report(model: keras.Model) -> AccelerationReport:
         TypeError: if it is no Keras model.
     """
     if not isinstance(model, keras.Model):
-        raise TypeError(f"expected a Keras model, but received {type(model).__name__}")
+        raise TypeError(f"expected model to be a Keras model, but received {type(model).__name__}")
     return AccelerationReport(model.name, tuple(_rows(model, "")))
 
 

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 from typing_extensions import Unpack
 
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional, directions_of, is_plain, why_alone
 from cudnn_rnn_tf.keras.fusion import Fusion, difference, forward
 from cudnn_rnn_tf.keras.lengths import TakesLengths
@@ -41,7 +42,8 @@ class Stack(ChecksKeywords, TakesLengths, CompiledByXla):
         What the last layer returns.
 
     Raises:
-        ValueError: if one op does not run the layers; it says why.
+        TypeError: if `layers` is no sequence of layers.
+        ValueError: if one op does not run them; it says why.
 
     Example:
         ```python
@@ -50,6 +52,7 @@ class Stack(ChecksKeywords, TakesLengths, CompiledByXla):
         ```
     """
 
+    @checked
     def __init__(self, layers: Sequence[keras.layers.Layer], **kwargs: Unpack[NamedLayerOptions]):
         reason = needs_several_ops(layers)
         if reason:
@@ -57,6 +60,7 @@ class Stack(ChecksKeywords, TakesLengths, CompiledByXla):
         kwargs["dtype"] = layers[0].dtype_policy
         super().__init__(**kwargs)
         self.layers = list(layers)
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     @property
     def runs_fused(self) -> Fusion:
@@ -139,9 +143,11 @@ class Stack(ChecksKeywords, TakesLengths, CompiledByXla):
 
 def needs_several_ops(layers: Sequence[keras.layers.Layer]) -> str:
     """Returns why one op cannot run these layers; "" if it can."""
-    if not layers:
+    if len(layers) == 0:
         return "there are none"
     for layer in layers:
+        if not isinstance(layer, keras.layers.Layer):
+            raise TypeError(f"expected layers to hold Keras layers, but received {layer!r}")
         # A wrapper has a regularizer of its own, and dropout may have one.
         if layer.activity_regularizer is not None:
             return f"activity_regularizer of {layer.name!r}"

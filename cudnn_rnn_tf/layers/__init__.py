@@ -13,9 +13,10 @@ import keras
 from typing_extensions import Unpack
 
 from cudnn_rnn_tf import constants
-from cudnn_rnn_tf.config import Activation, Algorithm, BiasMode, Direction, InputMode, RnnConfig
-from cudnn_rnn_tf.keywords import LayerOptions
-from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN, check_bools, without_later
+from cudnn_rnn_tf.arguments import checked
+from cudnn_rnn_tf.config import Activation, Direction, InputMode, RnnConfig
+from cudnn_rnn_tf.keywords import StackOptions
+from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN, without_later
 
 _Layer = TypeVar("_Layer", bound=type[CudnnRNN])
 
@@ -31,8 +32,8 @@ def _with_shared_arguments(layer: _Layer) -> _Layer:
 
 def _for_all(given: dict[str, Any]) -> dict[str, Any]:
     """Returns what all layers take of a constructor's `locals()`."""
-    names = inspect.signature(CudnnRNN).parameters
-    return {name: given[name] for name in names if name != "kwargs"} | given["kwargs"]
+    names = given.keys() & inspect.signature(CudnnRNN).parameters.keys() - {"kwargs"}
+    return {name: given[name] for name in names} | given["kwargs"]
 
 
 class _Gated(CudnnRNN):
@@ -132,6 +133,7 @@ class CudnnLSTM(_Gated):
 
     rnn_mode = constants.CUDNN_LSTM
 
+    @checked
     def __init__(
         self,
         num_layers: int,
@@ -155,23 +157,7 @@ class CudnnLSTM(_Gated):
         layer_norm_epsilon: float | None = None,
         return_cell_sequences: bool = False,
         cell_zoneout: float = 0.0,
-        recurrent_initializer: Any = None,
-        bias_mode: BiasMode = "double",
-        return_sequences: bool = True,
-        return_state: bool = False,
-        go_backwards: bool = False,
-        stateful: bool = False,
-        time_major: bool = False,
-        algorithm: Algorithm = "auto",
-        kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        recurrent_constraint: Any = None,
-        bias_constraint: Any = None,
-        recurrent_weight_dropout: float = 0.0,
-        zoneout: float = 0.0,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[StackOptions],
     ):
         self._own_arguments = {
             "num_proj": num_proj or 0,
@@ -181,7 +167,6 @@ class CudnnLSTM(_Gated):
             "recurrent_activation": recurrent_activation,
             "layer_norm_epsilon": layer_norm_epsilon,
         }
-        check_bools(use_peepholes=use_peepholes, use_layer_norm=use_layer_norm)
         if use_peepholes and use_layer_norm:
             raise ValueError("expected use_peepholes or use_layer_norm, but received both")
         if use_peepholes:
@@ -258,6 +243,7 @@ class CudnnGRU(_Gated):
 
     rnn_mode = constants.CUDNN_GRU
 
+    @checked
     def __init__(
         self,
         num_layers: int,
@@ -276,25 +262,8 @@ class CudnnGRU(_Gated):
         recurrent_activation: Activation = "sigmoid",
         use_layer_norm: bool = False,
         layer_norm_epsilon: float | None = None,
-        recurrent_initializer: Any = None,
-        bias_mode: BiasMode = "double",
-        return_sequences: bool = True,
-        return_state: bool = False,
-        go_backwards: bool = False,
-        stateful: bool = False,
-        time_major: bool = False,
-        algorithm: Algorithm = "auto",
-        kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        recurrent_constraint: Any = None,
-        bias_constraint: Any = None,
-        recurrent_weight_dropout: float = 0.0,
-        zoneout: float = 0.0,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[StackOptions],
     ):
-        check_bools(reset_after=reset_after, use_layer_norm=use_layer_norm)
         if use_layer_norm and not reset_after:
             raise ValueError(
                 "use_layer_norm is for reset_after=True, but received reset_after=False"

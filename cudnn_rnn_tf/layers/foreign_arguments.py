@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cudnn_rnn_tf.keywords import ChecksKeywords
+from cudnn_rnn_tf.keywords import ChecksKeywords, names_of
 
 _Layer = TypeVar("_Layer", bound="ChecksForeignArguments")
 _DROP_IN = "the layers of cudnn_rnn_tf.keras have it"
@@ -56,8 +56,10 @@ class ChecksForeignArguments(ChecksKeywords):
     def __new__(cls: type[_Layer], *args: Any, **kwargs: Any) -> _Layer:
         """Makes a layer; the class says what its arguments, and those of its calls, mean."""
         layer = super().__new__(cls, *args, **kwargs)
-        names = list(inspect.signature(cls.__init__).parameters)
-        if names[1:3] == ["num_layers", "num_units"] and args and kwargs.keys() <= set(names):
+        made: type = cls
+        first = list(inspect.signature(cls.__init__).parameters)[1:3]
+        is_known = kwargs.keys() <= names_of(made, "__init__")
+        if first == ["num_layers", "num_units"] and args and is_known:
             cls._check_sizes(args[0], *args[1:2], **kwargs)
         return layer
 

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.layers import opaque_kernel
 
@@ -35,6 +36,7 @@ class HasOpaqueKernel(keras.layers.Layer):
         """The number of elements in the opaque buffer. ValueError before the layer is built."""
         return self._built_config().layout.size
 
+    @checked
     def canonical_to_params(self, weights: Sequence[Any], biases: Sequence[Any]) -> tf.Tensor:
         """Packs canonical tensors into an opaque buffer.
 
@@ -88,6 +90,7 @@ class HasOpaqueKernel(keras.layers.Layer):
         """
         return self._built_kernel().canonical_tensors()
 
+    @checked
     def assign_named_weights(self, weights: Mapping[str, Any]) -> None:
         """Assigns some or all of `named_weights`; the others stay as they are.
 
@@ -107,6 +110,7 @@ class HasOpaqueKernel(keras.layers.Layer):
         kernel = self._built_kernel()
         kernel.assign(kernel.params_from({**named, **weights}))
 
+    @checked
     def set_weights(self, weights: Sequence[Any]) -> None:
         if len(weights) != len(self.weights):
             raise ValueError(

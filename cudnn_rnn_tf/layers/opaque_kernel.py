@@ -21,12 +21,6 @@ class OpaqueKernel(keras.Variable):
     (`ParamBlock::Name` in kernels/param_layout.cc), wherever in the object graph the variable is
     found (optimizers track it as well). A SavedModel, which is for running, not for reading, holds
     the buffer itself.
-
-    Args:
-        config: the network.
-        initializer: called with `shape` and `dtype`.
-        dtype: of the variable.
-        **kwargs: to `keras.Variable`.
     """
 
     def __init__(

@@ -10,9 +10,10 @@ import tensorflow as tf
 from typing_extensions import Unpack
 
 from cudnn_rnn_tf import _private_names, ops
+from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.config import Algorithm, BiasMode, Direction, HasConfig, InputMode, RnnConfig
 from cudnn_rnn_tf.keras.registration import signed
-from cudnn_rnn_tf.keywords import LayerOptions
+from cudnn_rnn_tf.keywords import WEIGHT_OPTIONS, LayerOptions
 from cudnn_rnn_tf.layers import buffer_parts, opaque_kernel, reading_order, tf_keras
 from cudnn_rnn_tf.layers.foreign_arguments import ChecksForeignArguments
 from cudnn_rnn_tf.layers.layer_states import HasStates
@@ -122,6 +123,7 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, Co
     # In Keras's layers this is an option. Here, outputs past a sequence's end are always zeros.
     zero_output_for_mask = True
 
+    @checked
     def __init__(
         self,
         num_layers: int,
@@ -177,7 +179,7 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, Co
                 f"dropout={self.dropout} of {type(self).__name__} with num_layers=1 has no effect: "
                 "it acts between layers; a keras.layers.Dropout acts on the outputs",
                 # Layers with arguments of their own have constructors of their own.
-                stacklevel=3 if self._own_config() else 2,
+                stacklevel=5 if self._own_config() else 3,
             )
         if not 0.0 <= recurrent_weight_dropout < 1.0:
             raise ValueError(
@@ -185,20 +187,11 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, Co
                 f"{recurrent_weight_dropout!r}"
             )
         self.recurrent_weight_dropout = recurrent_weight_dropout
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
-            raise TypeError(f"expected seed to be an integer or None, but received {seed!r}")
         if algorithm not in ops.ALGORITHMS:
             raise ValueError(
                 f"expected algorithm to be one of {', '.join(map(repr, ops.ALGORITHMS))}, but "
                 f"received {algorithm!r}"
             )
-        check_bools(
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            stateful=stateful,
-            time_major=time_major,
-        )
         self.algorithm = algorithm
         self.seed = None if seed is None else int(seed)
         self.return_sequences = return_sequences
@@ -465,20 +458,15 @@ class CudnnRNN(HasConfig, ChecksForeignArguments, HasOpaqueKernel, HasStates, Co
             **self._config_arguments,
             "algorithm": self.algorithm,
             "seed": self.seed,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "recurrent_initializer": keras.initializers.serialize(self.recurrent_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            **{
+                key: keras.saving.serialize_keras_object(getattr(self, key))
+                for key in WEIGHT_OPTIONS
+            },
             "return_sequences": self.return_sequences,
             "return_state": self.return_state,
             "go_backwards": self.go_backwards,
             "stateful": self.stateful,
             "time_major": self.time_major,
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "recurrent_regularizer": keras.regularizers.serialize(self.recurrent_regularizer),
-            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-            "recurrent_constraint": keras.constraints.serialize(self.recurrent_constraint),
-            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
             "recurrent_weight_dropout": self.recurrent_weight_dropout,
         }
         return without_later(config)
@@ -495,13 +483,6 @@ _LATER = {"algorithm": "auto", "reset_after": True, "use_peepholes": False}
 _LATER |= {"recurrent_weight_dropout": 0.0, "peephole_initializer": None}
 _LATER |= {"use_layer_norm": False, "layer_norm_epsilon": None}
 _LATER |= {"return_cell_sequences": False, "zoneout": 0.0, "cell_zoneout": 0.0}
-
-
-def check_bools(**arguments: Any) -> None:
-    """Raises a TypeError for an argument that is no bool."""
-    for argument, value in arguments.items():
-        if value not in (True, False):
-            raise TypeError(f"expected {argument} to be a bool, but received {value!r}")
 
 
 def without_later(config: dict[str, Any]) -> dict[str, Any]:

@@ -42,9 +42,12 @@ Field FieldOf(const char* name, const py::handle& value) {
     try {
       return py::cast<Field>(value);
     } catch (const py::cast_error&) {
-      throw py::type_error(std::string("expected ") + name +
-                           " to be of another type, but received " +
-                           Text(py::repr(value)));
+      const char* const kind = std::is_same_v<Field, std::string> ? "a string"
+                               : std::is_integral_v<Field>
+                                   ? "an integer of 64 bits"
+                                   : "a number";
+      throw py::type_error(std::string("expected ") + name + " to be " + kind +
+                           ", but received " + Text(py::repr(value)));
     }
   }
 }
@@ -54,21 +57,28 @@ Field FieldOf(const char* name, const py::handle& value) {
 inline RnnSpec MakeSpec(const py::args& args, const py::kwargs& kwargs) {
   RnnSpec spec;
   std::string error;
-  size_t place = 0, num_used = 0;
+  size_t place = 0;
+  py::set unknown(kwargs);
   VisitFields(spec, [&](const char* name, AttrOf, auto& field) {
     py::object value;
-    if (place < args.size()) value = args[place];
+    if (place < args.size()) {
+      value = args[place];
+    } else if (kwargs.contains(name)) {
+      value = kwargs[name];
+      unknown.attr("discard")(name);
+    }
     ++place;
-    if (kwargs.contains(name)) value = kwargs[name];
     if (!value) return;
-    ++num_used;
     if (&field == static_cast<void*>(&spec.cell_clip)) {
       error = CellClipError(FieldOf<double>(name, value));
     }
     field = FieldOf<std::remove_reference_t<decltype(field)>>(name, value);
   });
-  if (num_used != args.size() + kwargs.size()) {
-    throw py::type_error("received an argument twice or of an unknown name");
+  if (!unknown.empty() || args.size() > place) {
+    throw py::type_error(
+        unknown.empty()
+            ? "received more arguments than a network has"
+            : "received arguments twice or of unknown names: " + Text(unknown));
   }
   if (error.empty()) error = spec.Error();
   if (!error.empty()) throw py::value_error(error);

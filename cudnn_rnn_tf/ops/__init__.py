@@ -32,16 +32,7 @@ def canonical_to_params(
     biases: Sequence[tf.Tensor],
     name: str | None = None,
 ) -> tf.Tensor:
-    """Packs canonical tensors into one opaque buffer.
-
-    Args:
-        config: the network.
-        weights: matrices of the layout's `weight_shapes`, in its order.
-        biases: vectors of the layout's `bias_shapes`, in its order.
-        name: name of the op.
-
-    Returns:
-        The buffer, [params_size], of the weights' dtype.
+    """Packs tensors of the layout's `weight_shapes` and `bias_shapes` into a buffer.
 
     Raises:
         ValueError: if a list's length or a tensor's static shape is not the layout's.
@@ -96,20 +87,12 @@ def keras_to_params(
     may_keep_params: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Packs the weights of Keras's layers into one opaque buffer.
+    """Packs the weights of Keras's layers into one opaque buffer, [params_size], of their dtype.
 
-    Args:
-        config: the network.
-        weights: for each pseudo-layer a kernel [fan_in, G * H] and a recurrent kernel [H, G * H],
-            with a GRU's gates in Keras's order z r h.
-        biases: for each pseudo-layer [G * H], or [2, G * H] with the bias mode "double"; empty
-            without biases.
-        may_keep_params: whether a CPU may keep the buffer for later calls with the same tensors;
-            for reference variables of TensorFlow 1, it must be false.
-        name: name of the op.
-
-    Returns:
-        The buffer, [params_size], of the weights' dtype.
+    For each pseudo-layer there is a kernel [fan_in, G * H] and a recurrent kernel [H, G * H], with
+    a GRU's gates in Keras's order z r h, and a bias [G * H], or [2, G * H] with the bias mode
+    "double", unless there are none. With `may_keep_params`, a CPU may keep the buffer for later
+    calls with the same tensors; for reference variables of TensorFlow 1, it must be false.
 
     Raises:
         ValueError: in a graph, if the number of tensors or a static shape is not the network's.
@@ -133,17 +116,11 @@ def params_to_named(config: RnnConfig, params: tf.Tensor) -> dict[str, tf.Tensor
 def named_to_params(
     config: RnnConfig, tensors: Mapping[str, Any], dtype: tf.DType, owner: str
 ) -> tf.Tensor:
-    """Inverts `params_to_named`, for tensors that come from a file.
-
-    Args:
-        config: the network.
-        tensors: the canonical tensors by name, of any floating-point type.
-        dtype: the type of the buffer.
-        owner: whose buffer it is, for errors.
+    """Inverts `params_to_named`, for tensors of any floating-point type that come from a file.
 
     Raises:
         ValueError: if a tensor is missing, none of this network's, or of another static shape than
-            the layout's; it is named.
+            the layout's; it is named, and so is `owner`.
     """
     if surplus := tensors.keys() - set(config.canonical_names):
         raise ValueError(

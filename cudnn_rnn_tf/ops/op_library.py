@@ -20,9 +20,6 @@ def find(tensorflow: str) -> pathlib.Path:
     TensorFlow's C++ interface changes with every minor version. A library that was built for
     another version fails with errors that do not name either version.
 
-    Args:
-        tensorflow: the version that is imported.
-
     Raises:
         ImportError: if no library is for it.
     """

@@ -55,33 +55,16 @@ def forward(
     unroll: bool = False,
     return_cell_sequences: bool = False,
 ) -> tuple[Any, ...]:
-    """Runs the network over whole sequences, as `cudnn_rnn_tf.ops.forward` does.
+    """Runs the network over whole sequences: `cudnn_rnn_tf.ops.forward`'s arguments and results.
 
-    The half types are computed in float32. The caller must have checked the arguments.
-
-    Args:
-        config: the network.
-        inputs: [T, B, I] time-major, [B, T, I] batch-major.
-        states: the initial states, h and an LSTM's c, of `config.state_shapes`.
-        params: the opaque buffer, [params_size].
-        sequence_lengths: integers [B], each in [0, T]; None where all sequences fill T. What is
-            returned of a sequence with another length is NaN.
-        resets: boolean [T, B], [B, T] batch-major, as of `cudnn_rnn_tf.ops.forward`.
-        masks: with dropout, what the output of each layer but the last is multiplied with for
-            each direction of the next layer, [T, B, D * P] each; None for no dropout.
-        recurrent_masks: with recurrent dropout, what the states are multiplied with for each gate
-            of each pseudo-layer before the recurrent matrices read them, [L * D, G, B, P]; None
-            for no recurrent dropout.
-        zones: with zoneout, 1 where h and c stay what they were, else 0, [L * D, 2, T, B, H]; None
-            for the expected values.
-        time_major: the layout of inputs, states and what is returned.
-        unroll: whether a graph has the operations of each step rather than a loop. The number of
-            steps must be static.
-        return_cell_sequences: whether to return an LSTM's c of all steps as well.
-
-    Returns:
-        outputs [T, B, D * P] ([B, T, D * P] batch-major), the final states as a tuple and, with
-        `return_cell_sequences`, the last layer's c after each step, [T, B, D * H] ([B, T, D * H]).
+    The half types are computed in float32. The caller must have checked the arguments. What is
+    returned of a sequence with a length out of range is NaN. With dropout, the output of each layer
+    but the last is multiplied with `masks` for each direction of the next layer, [T, B, D * P]
+    each. With recurrent dropout, the states are multiplied with `recurrent_masks` before the
+    recurrent matrices read them, [L * D, G, B, P], a mask for each gate of each pseudo-layer. With
+    zoneout, `zones` are 1 where h and c stay what they were, else 0, [L * D, 2, T, B, H]; None for
+    the expected values. With `unroll`, a graph has the operations of each step rather than a loop;
+    their number must be static.
     """
     dtype = inputs.dtype
     compute_dtype = tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
@@ -188,19 +171,13 @@ def _run_pseudo_layer(
     unroll: bool,
     emits_c: bool,
 ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-    """Runs one pseudo-layer forward in time over time-major inputs.
+    """Runs one pseudo-layer forward in time over time-major inputs [T, B, fan_in].
 
-    Args:
-        config: the network.
-        layer: its parameters.
-        masks: of recurrent dropout, [G, B, P]; None for none.
-        inputs: [T, B, fan_in].
-        states: h [B, P] and an LSTM's c [B, H].
-        valid: boolean [T, B, 1]; None where all steps are valid.
-        anew: boolean [T, B, 1], where a step starts from zeros; None for nowhere.
-        zones: with zoneout, 1 where h and c stay what they were, [T, B, 2 * H]; None for the rates.
-        unroll: whether a graph has no loop.
-        emits_c: whether outputs are h and c side by side.
+    `states` are h [B, P] and an LSTM's c [B, H]; `masks`, of recurrent dropout, are [G, B, P] or
+    None. `valid` [T, B, 1] says which steps are (None for all), `anew` where one starts from zeros
+    (None for nowhere). `zones`, with zoneout, are 1 where h and c stay what they were, [T, B, 2 *
+    H]; None for the rates. With `unroll`, a graph has no loop; with `emits_c`, outputs are h and c
+    side by side.
 
     Returns:
         outputs [T, B, P], or with c [T, B, P + H], and the final states.

@@ -347,7 +347,7 @@ def test_errors(export, suffix, tmp_path):
     with pytest.raises(ValueError, match=f"to end in {suffix}, but received 'm.pb'"):
         export(model, "m.pb")
     path = tmp_path / f"m{suffix}"
-    with pytest.raises(TypeError, match="expected a Keras model, but received GRU"):
+    with pytest.raises(TypeError, match="expected model to be a Keras model, but received GRU"):
         export(drop_ins.GRU(2), path)
     with pytest.raises(ValueError, match="to be built"):
         export(keras.Sequential([drop_ins.GRU(2)]), path)

@@ -298,7 +298,9 @@ def test_model_with_a_function(tmp_path):
 
 def test_wrong_arguments(tmp_path):
     layer = layer_of("gru")
-    with pytest.raises(TypeError, match="expected a Keras model or layer, but received int"):
+    with pytest.raises(
+        TypeError, match="expected model to be a Keras model or layer, but received int"
+    ):
         crnn.export_portable(3, tmp_path / "m")
     with pytest.raises(ValueError, match="to be built"):
         crnn.export_portable(make("gru"), tmp_path / "m")

@@ -169,7 +169,7 @@ def test_a_report_of_a_model_that_was_not_accelerated():
     assert outcomes(own) == {"own": "left: it is this package's already"}
     none = keras.Sequential([keras.Input((3,)), layers.Dense(1)], name="none")
     assert repr(crnn.acceleration_report(none)) == "Recurrent layers of model 'none': none"
-    with pytest.raises(TypeError, match="expected a Keras model, but received LSTM"):
+    with pytest.raises(TypeError, match="expected model to be a Keras model, but received LSTM"):
         crnn.acceleration_report(layers.LSTM(2))
 
 
@@ -367,7 +367,7 @@ def test_a_dry_run_returns_the_report_alone(capsys):
 
 
 def test_errors():
-    with pytest.raises(TypeError, match="expected a Keras model, but received LSTM"):
+    with pytest.raises(TypeError, match="expected model to be a Keras model, but received LSTM"):
         crnn.accelerate(layers.LSTM(2))
     with pytest.raises(ValueError, match="to be built"):
         crnn.accelerate(keras.Sequential([layers.LSTM(2)]))

@@ -188,7 +188,7 @@ def test_an_optimizer_that_would_be_in_another_order_begins_anew():
 
 
 def test_errors():
-    with pytest.raises(TypeError, match="expected a Keras model, but received GRU"):
+    with pytest.raises(TypeError, match="expected model to be a Keras model, but received GRU"):
         crnn.to_stock(drop_ins.GRU(2))
     with pytest.raises(ValueError, match="to be built"):
         crnn.to_stock(keras.Sequential([drop_ins.GRU(2)]))

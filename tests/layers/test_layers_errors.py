@@ -27,12 +27,8 @@ INPUTS = normal(2, 4, 5)
     "argument, value, error, words",
     [
         ("direction", "up", ValueError, ["'unidirectional', 'bidirectional'", "'up'"]),
-        ("num_layers", 1.5, TypeError, ["an integer", "1.5"]),
         ("algorithm", "fastest", ValueError, ["'auto'", "'fastest'"]),
-        ("seed", 1.5, TypeError, ["an integer or None", "1.5"]),
         ("dtype", "int32", ValueError, ["float16 or bfloat16", "received int32"]),
-        ("seed", True, TypeError, ["an integer or None", "True"]),
-        ("kernel_initializer", "no_such", ValueError, ["no_such"]),
         ("no_such_argument", 1, ValueError, ["Unrecognized keyword arguments"]),
     ],
 )
@@ -40,7 +36,7 @@ def test_bad_argument(rnn_mode, argument, value, error, words):
     arguments = {"num_layers": 1, "num_units": 3} | {argument: value}
     with pytest.raises(error) as raised:
         LAYERS[rnn_mode](**arguments)
-    for word in [*words, *([argument] if argument != "kernel_initializer" else [])]:
+    for word in (argument, *words):
         assert word in str(raised.value)
 
 
@@ -88,14 +84,6 @@ def test_misspelt_arguments(use, words):
     """The drop-ins, TensorFlow 1's layers and calls tell the name that was meant, too."""
     with pytest.raises(TypeError, match=rf"has no argument '\w+': did you mean {words}\?$"):
         use()
-
-
-@pytest.mark.parametrize(
-    ("layer", "option"), [(crnn.CudnnLSTM, "use_peepholes"), (crnn.CudnnGRU, "reset_after")]
-)
-def test_options_that_are_no_bools(layer, option):
-    with pytest.raises(TypeError, match=f"expected {option} to be a bool, but received 'no'"):
-        layer(1, 3, **{option: "no"})
 
 
 def test_the_base_class_is_no_layer():
