@@ -14,13 +14,22 @@ HOW_TO_MAKE_RAGGED = (
 )
 
 
+def as_tensor(argument: str, value: Any, dtype: tf.DType | None = None) -> tf.Tensor:
+    """Returns callers' numbers as a tensor; TensorFlow's error then names the argument."""
+    try:
+        return tf.convert_to_tensor(value, dtype)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"expected {argument} to be what a tensor can be made of: {error}") from error
+
+
 def as_lengths(sequence_lengths: Any, argument: str = "sequence_lengths") -> tf.Tensor:
     """Returns callers' lengths as `ops.forward` takes them: int32 [B] as they are, others as int64.
 
     Raises:
         TypeError: if they are not integers; `argument` is what it calls them.
     """
-    lengths = tf.convert_to_tensor(sequence_lengths)
+    lengths = as_tensor(argument, sequence_lengths)
     if not lengths.dtype.is_integer:
         raise TypeError(f"expected {argument} to be integers, but received {lengths.dtype.name}")
     return lengths if lengths.dtype == tf.int32 else tf.cast(lengths, tf.int64)

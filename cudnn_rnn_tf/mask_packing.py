@@ -16,16 +16,9 @@ class Packing:
 
     A layer that skips masked steps computes the same as a layer without a mask on the packed
     sequences, which lengths suffice for. Nothing here depends on what is in the mask, so that a
-    host need not wait for a GPU that has it.
-
-    Args:
-        mask: [B, T] or [1, T] ([T, B] or [T, 1] time-major), true where a step is to be read; a
-            last dimension of size 1 may follow.
-        inputs: what it masks, [B, T, I] ([T, B, I] time-major).
-        owner: whose mask it is, for errors.
-        time_major: the layout.
-        go_backwards: whether the layer reads from the end. Packed sequences and unpacked outputs
-            are in the order of reading.
+    host need not wait for a GPU that has it. The mask is [B, T] or [1, T] ([T, B] or [T, 1]
+    time-major), true where a step is to be read; a last dimension of size 1 may follow. With
+    `go_backwards`, packed sequences and unpacked outputs are in the order of reading, from the end.
 
     Attributes:
         lengths: int64 [B], how many steps of each sequence are to be read.

@@ -13,7 +13,7 @@ MODEL = keras.Sequential([keras.Input((4, 5)), keras.layers.LSTM(3)])
 LAYER = crnn.CudnnLSTM(1, 3)
 LAYER.build((None, None, 5))
 PREDICTOR = crnn.CpuPredictor(LAYER, 1)
-pack = cudnn_rnn_ops.cudnn_rnn_canonical_to_opaque_params
+gru, pack = cudnn_rnn_ops.cudnn_gru, cudnn_rnn_ops.cudnn_rnn_canonical_to_opaque_params
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,13 @@ def test_wrong_types(call, others, argument, value, expected):
         (lambda: contrib.restore_keras_layer(LAYER, __file__), ValueError, "test_arguments.py"),
         (lambda: crnn.CpuPredictor(LAYER, threads=2), TypeError, "'threads': write num_threads="),
         (lambda: PREDICTOR(0, mask=0), TypeError, "'mask': write sequence_lengths="),
+        (
+            lambda: LAYER(np.ones((1, 4, 5)), sequence_lengths=["a", 1]),
+            ValueError,
+            "lengths of layer",
+        ),
+        (lambda: gru(0.0, "a", 0, False), TypeError, "input_h to be what a tensor can"),
+        (lambda: convert.to_onnx(LAYER, initial_state=[]), ValueError, "initial_state of layer"),
         (lambda: PREDICTOR(0, resetts=0), TypeError, "did you mean 'resets'?"),
     ],
 )

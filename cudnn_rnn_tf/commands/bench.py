@@ -31,15 +31,10 @@ _FEWEST = 3  # Samples of each number.
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """The network and data that are measured.
+    """The network, without what `keras.layers` lack, and the data that are measured.
 
-    Attributes:
-        config: the network, without what `keras.layers` lack: projection, clipping, skip input.
-        batch_size: sequences, B.
-        steps: of the longest sequence, T.
-        dtype: "float64", "float32", "float16" or "bfloat16", of weights and data.
-        shortest: of the sequences, whose lengths are spread evenly from here to `steps`; None for
-            full sequences, without a mask.
+    The sequences' lengths are spread evenly from `shortest` to `steps`; with None, all are full,
+    and there is no mask.
     """
 
     config: RnnConfig

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import Direction, InputMode, RnnConfig
-from cudnn_rnn_tf.lengths_and_masks import as_lengths, from_ragged, to_ragged
+from cudnn_rnn_tf.lengths_and_masks import as_lengths, as_tensor, from_ragged, to_ragged
 
 # Returns the network's configuration, given inputs, states and params in the shapes that the ops
 # take.
@@ -46,9 +46,10 @@ def run(
     if sequence_lengths is not None:
         sequence_lengths = as_lengths(sequence_lengths)
     is_ragged = isinstance(inputs, tf.RaggedTensor)
-    given = inputs if is_ragged else tf.convert_to_tensor(inputs, dtype)
+    given = inputs if is_ragged else as_tensor("inputs", inputs, dtype)
     inputs = given
-    states = [tf.convert_to_tensor(state, dtype=inputs.dtype) for state in states]
+    names = ("input_h", "input_c")
+    states = [as_tensor(k, state, inputs.dtype) for k, state in zip(names, states, strict=False)]
     batch_axis = 1 if time_major else 0
     is_unbatched = not is_ragged and given.shape.rank == 2
     if is_ragged:
@@ -68,7 +69,7 @@ def run(
                 )
         inputs = tf.expand_dims(inputs, batch_axis)
         states = [tf.expand_dims(state, batch_axis) for state in states]
-    params = tf.convert_to_tensor(params, dtype=inputs.dtype)
+    params = as_tensor("params", params, inputs.dtype)
     config = config_of(inputs, states, params)
     if dropout == 1.0 and is_training:
         params = _without_upper_inputs(config, params)

@@ -29,14 +29,7 @@ __all__ = ["Network", "inspect_file"]
 
 
 def inspect_file(path: str | os.PathLike[str]) -> list[Network]:
-    """Returns the recurrent networks of any library in a file or SavedModel.
-
-    Args:
-        path: a file of Keras's (`.keras`, `.h5`, with a model or with weights alone), a PyTorch
-            state dict, in PyTorch's own format or safetensors, an ONNX model, the directory of a
-            SavedModel, a frozen graph (`.pb`), or a checkpoint of TensorFlow: its prefix or its
-            `.index` file. What is in a file decides, whatever its name ends in, unless it is a
-            frozen graph.
+    """Returns the recurrent networks in what the command `inspect` reads, as its help says.
 
     Raises:
         FileNotFoundError: if there is nothing of that name.

@@ -174,9 +174,10 @@ def to_onnx(
     if initial_state is not None:
         if with_initial_state:
             raise ValueError("expected with_initial_state or initial_state, but received both")
-        batch_size = np.shape(initial_state[0])[1 if layer.time_major else 0]
-        expected = list(layer.state_shape(batch_size))
-        if (received := [np.shape(state) for state in initial_state]) != expected:
+        received = [np.shape(state) for state in initial_state]
+        sizes = [shape[1 if layer.time_major else 0] for shape in received if len(shape) == 3]
+        expected = list(layer.state_shape(sizes[0] if sizes else None))
+        if received != expected:
             raise ValueError(
                 f"expected initial_state of layer {layer.name!r} of shapes {expected}, but "
                 f"received {received}"
