@@ -164,16 +164,8 @@ extern "C" __global__ void shift_states(Sequences all, Index rows, int width,
                                         bool is_reversed, const Item* states,
                                         Index pitch, const Item* first,
                                         Index stride, Item* to) {
-  const auto row_of = [&](Index row) -> const Item* {
-    const Step at = StepOfRow(all, row);
-    const Sequence sequence(all, at.b);
-    const int step = is_reversed ? sequence.length - 1 - at.time : at.time;
-    if (at.time >= sequence.length || StartsAnew(all, step, row, is_reversed)) {
-      return nullptr;
-    }
-    return step > 0
-               ? states + sequence.RowAt(all, step - 1, is_reversed) * pitch
-               : first + at.b * stride;
+  const auto row_of = [&](Index row) {
+    return StateBefore(all, row, is_reversed, states, pitch, first, stride);
   };
   CopyRows(rows, width, row_of, to);
 }

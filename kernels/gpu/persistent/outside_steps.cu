@@ -65,18 +65,12 @@ extern "C" __global__ void sum_vectors(const Sequences all,
       for (int slot = 0; slot < kSlots; ++slot) {
         dz[slot] = ToFloat(gates[(row * kSlots + slot) * units + unit]);
       }
+      const Item* const before = StateBefore(all, row, is_reversed, my.cells,
+                                             units, my.first_c, cell_stride);
       const Item* const cells = static_cast<const Item*>(my.cells);
-      const int step = is_reversed ? sequence.length - 1 - at.time : at.time;
-      const Sum c_before =
-          StartsAnew(all, step, row, is_reversed) ? Sum(0)
-          : step > 0 ? ToFloat(cells[static_cast<Index>(sequence.RowAt(
-                                         all, step - 1, is_reversed)) *
-                                         units +
-                                     unit])
-                     : ToFloat(static_cast<const Item*>(
-                           my.first_c)[at.b * cell_stride + unit]);
       CellType::VectorGradients(
-          functions, dz, ToFloat(cells[row * units + unit]), c_before, of_step);
+          functions, dz, ToFloat(cells[row * units + unit]),
+          before == nullptr ? Sum(0) : ToFloat(before[unit]), of_step);
       for (int v = 0; v < kVectors; ++v) total[v] += of_step[v];
     }
     for (int v = 0; v < kVectors; ++v) {

@@ -71,4 +71,22 @@ struct Sequence {
   }
 };
 
+// Returns where the state before the step in a row is: among `states`, those
+// after each step, whose rows are `pitch` numbers apart, or among the first
+// states, `stride` apart. It is null where a sequence starts anew, and past its
+// end.
+[[maybe_unused]] static const Item* StateBefore(
+    const Sequences& all, long long row, bool is_reversed, const void* states,
+    long long pitch, const void* first, long long stride) {
+  const Step at = StepOfRow(all, static_cast<int>(row));
+  const Sequence sequence(all, at.b);
+  const int step = is_reversed ? sequence.length - 1 - at.time : at.time;
+  if (at.time >= sequence.length || StartsAnew(all, step, row, is_reversed)) {
+    return nullptr;
+  }
+  return step == 0 ? static_cast<const Item*>(first) + at.b * stride
+                   : static_cast<const Item*>(states) +
+                         sequence.RowAt(all, step - 1, is_reversed) * pitch;
+}
+
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_SEQUENCES_CUH_
