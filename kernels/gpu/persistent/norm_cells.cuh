@@ -57,9 +57,13 @@ struct NormedCell : NormStep<CellType, Sum> {
   }
 };
 
+// Which of the two times it is in a step that sums over all units are asked.
+template <int>
+struct Meeting {};
+
 // Computes all of the cells but the next states, from their z and the c before.
-// find(numbers, k) finds the norms from number k on, of [kRounds][n] numbers,
-// and sets them in the cells.
+// find(numbers, k, meeting) finds the norms from number k on, of [kRounds][n]
+// numbers, and sets them in the cells.
 template <typename FindNorms>
 static void NormaliseCells(const Functions* functions, const Sum* c,
                            const FindNorms& find,
@@ -69,13 +73,13 @@ static void NormaliseCells(const Functions* functions, const Sum* c,
   for (int i = 0; i < kRounds * kLast; ++i) {
     sums[i / kLast][i % kLast] = cells[i / kLast].z[i % kLast];
   }
-  find(sums, 0);
+  find(sums, 0, Meeting<0>());
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
     cells[round].SetInner(functions[round % kOwnUnits], c[round]);
     inner[round][0] = cells[round].inner;
   }
-  find(inner, kLast);
+  find(inner, kLast, Meeting<1>());
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
     cells[round].SetLast(functions[round % kOwnUnits]);
@@ -90,8 +94,8 @@ struct NormedGradients {
 
   // Computes the gradients of what is in the slots from those of h and c, which
   // are replaced as cells.h says. Cells that are not active have none.
-  // add_up(sums) replaces [kRounds][n] sums of cells by those over all units,
-  // of which there are 1 / `per_unit`.
+  // add_up(sums, meeting) replaces [kRounds][n] sums of cells by those over all
+  // units, of which there are 1 / `per_unit`.
   template <typename IsActive, typename AddUpUnits>
   void Compute(const Functions* functions, const NormedCell (&cells)[kRounds],
                const IsActive& is_active, Sum per_unit,
@@ -127,7 +131,7 @@ struct NormedGradients {
       meet(round, kLast, cell.inner, d, of_outer[round]);
       meet(round, kOuter, cell.z[kOuter], dy[kOuter], of_outer[round] + 2);
     }
-    add_up(of_outer);
+    add_up(of_outer, Meeting<0>());
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       if (!is_active(round)) continue;
@@ -144,7 +148,7 @@ struct NormedGradients {
         meet(round, k, cell.z[k], dy[k], of_others[round] + PlaceOf(k));
       }
     }
-    add_up(of_others);
+    add_up(of_others, Meeting<1>());
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       if (!is_active(round)) continue;

@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
     ReadGates(at, step, cells[round].z);
   });
   if (step >= 0) {
-    const auto find = [&](const auto& numbers, int norm) {
+    const auto find = [&](const auto& numbers, int norm, auto) {
       constexpr int n = sizeof(numbers[0]) / sizeof(Sum);
       Sum means[n], squares[n];
       own.AddUp<n>([&](int round, int i) { return numbers[round][i]; }, means);
@@ -181,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
     gradients.dh[round] +=
         LoadItem(at.my.output_backprop, row * all.output_stride + at.unit);
   });
-  const auto add_up = [&](auto& sums) {
+  const auto add_up = [&](auto& sums, auto) {
     constexpr int n = sizeof(sums[0]) / sizeof(Sum);
     Sum totals[n];
     own.AddUp<n>([&](int round, int i) { return sums[round][i]; }, totals);

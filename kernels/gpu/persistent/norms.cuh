@@ -230,16 +230,8 @@ class NormedStep {
   }
 
  protected:
-  // Returns the exchange of so many numbers.
-  template <int count>
-  const PartsOfRows<count>& Parts() const {
-    static_assert(n != m && (count == n || count == m));
-    if constexpr (count == n) {
-      return first_;
-    } else {
-      return second_;
-    }
-  }
+  const PartsOfRows<n>& PartsOf(Meeting<0>) const { return first_; }
+  const PartsOfRows<m>& PartsOf(Meeting<1>) const { return second_; }
 
   PartsOfRows<n> first_;
   PartsOfRows<m> second_;
@@ -260,10 +252,9 @@ class NormedForwardStep : public NormedStep<2 * kLast, 2> {
         cells_[round].z[slot] = of_thread.z()[round][slot];
       }
     }
-    const auto find = [&](const auto& numbers, int norm) {
+    const auto find = [&](const auto& numbers, int norm, auto meeting) {
       constexpr int n = sizeof(numbers[0]) / sizeof(float);
-      FindNorms<n>(this->Parts<2 * n>(), step, me, numbers, norm, epsilon,
-                   cells_);
+      FindNorms<n>(PartsOf(meeting), step, me, numbers, norm, epsilon, cells_);
     };
     NormaliseCells(of_thread.functions, of_thread.c, find, cells_);
   }
@@ -311,9 +302,9 @@ class NormedBackwardStep : public NormedStep<4, 2 * kLast - 2> {
   void Finish(int turn, const Thread& me, const Functions* functions,
               const IsActive& is_active, float* carry_h, float* carry_c,
               float (*of_slots)[kSlots]) {
-    const auto add_up = [&](auto& sums) {
+    const auto add_up = [&](auto& sums, auto meeting) {
       constexpr int n = sizeof(sums[0]) / sizeof(float);
-      const PartsOfRows<n>& parts = this->Parts<n>();
+      const PartsOfRows<n>& parts = PartsOf(meeting);
       AddUp<n * kRounds>(AllOf(sums), me.lane);
       parts.Send(turn, me, sums);
 #pragma unroll
