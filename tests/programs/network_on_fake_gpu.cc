@@ -86,7 +86,7 @@ GpuLibraries FakeLibraries() {
   cuda.cuLaunchKernelEx = [](const CUlaunchConfig* config, CUfunction kernel,
                              void** parameters, void**) {
     const std::string name = reinterpret_cast<const char*>(kernel);
-    Check(static_cast<persistent::LaunchArguments*>(parameters[0])
+    Check(static_cast<persistent::PassArguments*>(parameters[0])
                   ->first_direction == 0,
           "all directions at the same time");
     // A stack has a stage for each layer and one before each but the lowest.

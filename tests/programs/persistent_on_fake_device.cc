@@ -29,7 +29,7 @@ extern "C" void run(const Arguments* given, int directions, unsigned int seed) {
   std::vector<Chunk> memory(memory_bytes / sizeof(Chunk));
   std::memset(static_cast<void*>(memory.data()), 0xFF, memory_bytes);
   Arguments arguments = *given;
-  arguments.launch = {0, memory_bytes == 0 ? nullptr : memory.data()};
+  arguments.team_memory = memory_bytes == 0 ? nullptr : memory.data();
   const int stages = IS_STACK ? kShape.Stages(directions) : directions;
   FakeTeam all(
       TEAM, kThreads, kSharedBytes, seed,

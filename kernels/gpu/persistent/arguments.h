@@ -6,16 +6,6 @@
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// What is set for each launch. If several launches run a layer, each of them
-// runs one direction.
-struct LaunchArguments {
-  int first_direction;
-  // Memory in which all bits are set before the launch. It has a ring for each
-  // of the launch's directions and teams or, in a stack, a counter. Other
-  // clusters do not use it.
-  void* team_memory;
-};
-
 // The sequences of the batch. Step `t` of sequence `b` is row t * time_stride +
 // b * batch_stride of every buffer of steps.
 struct Sequences {
@@ -41,19 +31,22 @@ struct HostLengths {
 
 // Zoneout of h and of c: the rates, which are the shares that stay if there is
 // no seed, and what else says where there is one which of the numbers stay.
-// Like all arguments, these are compared with those of other passes, so a gap,
-// which could hold anything, would make a difference.
 struct ZoneoutArguments {
   const unsigned long long* seed;  // [2], or null.
   float rates[2];
   unsigned int thresholds[2];
   long long mask_layer;
 };
-static_assert(sizeof(ZoneoutArguments) == 32, "There is a gap.");
 
 // The arguments of both passes begin with these.
 struct PassArguments {
-  LaunchArguments launch;
+  // These two are set for each launch. If several launches run a layer, each of
+  // them runs one direction. All bits of the memory are set before the launch.
+  // Each of its directions and teams has Shape::team_memory_bytes of it; a
+  // stack has a counter there, and other clusters have nothing.
+  void* team_memory;
+  int first_direction;
+  float epsilon;  // What is added to variances.
   Sequences sequences;
   long long output_stride, state_stride;
   ZoneoutArguments zoneout;
@@ -65,7 +58,7 @@ struct PassArguments {
 // `output` and its gradient are `output_stride` numbers apart, those of states
 // `state_stride`.
 struct LayerDirection {
-  int pseudo_layer;
+  long long pseudo_layer;
   const void* recurrent_weights;  // [G * H, P].
   const void* projection;         // [P, H], or null.
   const void* vectors;            // [V, H], of a cell that has some.
@@ -101,7 +94,6 @@ struct ForwardArguments : PassArguments {
   // A stack has at most this many layers.
   static constexpr int kMaxLayers = 8;
 
-  float epsilon;  // What is added to variances.
   // The directions of a layer, of which the second runs backwards; or one
   // direction for each layer of a stack, the lowest layer first.
   ForwardDirection direction[kMaxLayers];
@@ -187,8 +179,14 @@ struct StepBuffers {
   float rate;             // That of recurrent dropout.
   // A random word below this drops its number.
   unsigned int threshold;
-  bool is_training;
+  int is_training;  // 1 or 0.
 };
+
+// A pass is compared with an earlier one word by word. So there are no gaps,
+// which could hold anything: these are the arguments' words of eight bytes.
+static_assert(sizeof(ForwardArguments) == (13 + 8 * 17) * 8);
+static_assert(sizeof(BackwardArguments) == (13 + 2 * 19) * 8);
+static_assert(sizeof(StepBuffers) == 20 * 8);
 
 }  // namespace persistent
 }  // namespace cudnn_rnn_tf

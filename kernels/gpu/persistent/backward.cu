@@ -46,9 +46,9 @@ extern "C" __global__ void __launch_bounds__(kThreads,
                                              kSharesMultiprocessor ? 2 : 1)
     backward(const BackwardArguments all) {
   const Thread me;
-  const int direction = all.launch.first_direction + blockIdx.y;
+  const int direction = all.first_direction + blockIdx.y;
   const BackwardMemory memory;
-  TeamMemory of_team(all.launch);
+  TeamMemory of_team(all);
   GradientParts parts(me, memory, of_team);
   GateGradients gradients(me, memory, of_team);
   CellStep cell_step(memory, of_team);

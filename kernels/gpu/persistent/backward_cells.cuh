@@ -70,11 +70,12 @@ class BackwardCells : public OwnCells {
  public:
   BackwardCells(const Thread& me, const BackwardArguments& all, int direction,
                 int first_row, CellStep& cell_step)
-      : OwnCells{me,
-                 all.sequences,
-                 first_row,
-                 direction == 1,
-                 {all, all.direction[direction].pseudo_layer}},
+      : OwnCells{
+            me,
+            all.sequences,
+            first_row,
+            direction == 1,
+            {all, static_cast<int>(all.direction[direction].pseudo_layer)}},
         all_(all),
         my_(all.direction[direction]),
         cell_step_(cell_step) {

@@ -12,7 +12,7 @@
 #include "sequences.cuh"
 #include "shape.h"
 
-using cudnn_rnn_tf::persistent::LaunchArguments;
+using cudnn_rnn_tf::persistent::PassArguments;
 using cudnn_rnn_tf::persistent::Shape;
 
 #define CRNN_VALUE(name, macro) macro,

@@ -65,10 +65,10 @@ static void Receive(const char* const (&from)[kCount], const IsThere& is_there,
 // own part, in an order that is the same in all blocks.
 class TeamMemory {
  public:
-  explicit TeamMemory(const LaunchArguments& launch) {
+  explicit TeamMemory(const PassArguments& all) {
     const int team = blockIdx.y * (gridDim.x / TEAM) + blockIdx.x / TEAM;
     constexpr long long kBytes = kShape.team_memory_bytes(kIsBackward);
-    free_ = static_cast<char*>(launch.team_memory) + team * kBytes;
+    free_ = static_cast<char*>(all.team_memory) + team * kBytes;
   }
   char* Take(int bytes) {
     char* const taken = free_;
@@ -83,9 +83,10 @@ class TeamMemory {
 constexpr Word kOnes = 0xFFFFFFFF;
 static bool IsSent(const Chunk& chunk) { return chunk.word[0] != kOnes; }
 
-// Sends `kBytes` bytes for each step: h, [kRows, all units], or what blocks of
-// bands tell each other. All bits set mark a place as empty: no arithmetic and
-// no conversion gives such a word.
+// Sends `kBytes` bytes for each step, which several blocks read: h, [kRows, all
+// units], gradients of a band's gates, or what parts of sequences have to say
+// for norms. All bits set mark a place as empty: no arithmetic and no
+// conversion gives such a word.
 //
 // Steps are counted on from one share of the batch to the next. A block sends
 // what a step has only after it has received what the step before had from all

@@ -5,10 +5,17 @@
 // shared memory to its threads, which compute the cells, unless these have the
 // sums already, as in clusters of warpgroups. A cell's new state goes to every
 // block of the team. Between blocks, there is no other barrier in the loop than
-// those of the exchange: a block begins a step only after all warps of all
-// blocks have sent the states of the step before, and then nobody still reads
-// the copy of h that the step's stores overwrite, or the sums of the step
-// before.
+// those of the exchange: a block begins a step only after all warps that have
+// cells, of all blocks, have sent the states of the step before, and then
+// nobody still reads the copy of h that the step's stores overwrite, or the
+// sums of the step before.
+//
+// This holds for warps without cells, too. In clusters of warpgroups, each
+// warpgroup has a warp with cells (FillsWarps in step_cost.cc), and a product
+// is one operation of its four warps. That warp sends after it has waited for
+// the product, so the others have received what the product read, which is read
+// no more, and are at most at the end of this step. Elsewhere, the warps of a
+// block meet in each step.
 //
 // Whoever compiles also defines IS_TRAINING if it is for training.
 #define IS_BACKWARD 0
@@ -51,10 +58,10 @@ static void LoadWeights(const Thread& me, const RowOf& row_of,
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     forward(const ForwardArguments all) {
   const Thread me;
-  const Stage stage = StageOfBlock(all.launch);
+  const Stage stage = StageOfBlock(all);
   const ForwardDirection& my = all.direction[stage.direction];
   const ForwardMemory memory;
-  TeamMemory of_team(all.launch);
+  TeamMemory of_team(all);
   States states(me, memory, of_team);
   BlockSums block_sums(me, memory, of_team);
   CellStep cell_step(memory, of_team);

@@ -58,7 +58,8 @@ class ForwardCells : public OwnCells {
                  all.sequences,
                  first_row,
                  stage.is_reversed,
-                 {all, all.direction[stage.direction].pseudo_layer}},
+                 {all, static_cast<int>(
+                           all.direction[stage.direction].pseudo_layer)}},
         all_(all),
         my_(all.direction[stage.direction]),
         stage_(stage) {

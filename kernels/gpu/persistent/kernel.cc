@@ -235,10 +235,10 @@ RnnStatus Kernel::Enqueue(CUstream stream, void* team_memory,
                           PassArguments* arguments) const {
   const Grid most = MostAtOnce();
   const size_t bytes = team_memory_bytes();
-  arguments->launch.team_memory = team_memory;
+  arguments->team_memory = team_memory;
   void* parameters[] = {arguments};  // What is derived begins with its base.
   for (int d = 0; d < at_once_; d += most.dirs) {
-    arguments->launch.first_direction = d;
+    arguments->first_direction = d;
     CUlaunchAttribute attribute;
     CUlaunchConfig config = Config(most, stream, &attribute);
     if (bytes > 0) {

@@ -62,15 +62,15 @@ struct Stage {
   // whether it is of an upper layer, and whether another one waits for it.
   bool is_product = false, is_upper = false, is_awaited = false;
 };
-static Stage StageOfBlock(const LaunchArguments& launch) {
+static Stage StageOfBlock(const PassArguments& all) {
   if constexpr (IS_STACK) {
-    const int ticket = TakeTicket(launch.team_memory), teams = gridDim.x / TEAM;
+    const int ticket = TakeTicket(all.team_memory), teams = gridDim.x / TEAM;
     const int stage = ticket / teams, direction = (stage + 1) / 2;
     return {direction,     ticket % teams * kRows,
             false,         stage % 2 == 1,
             direction > 0, stage + 1 < static_cast<int>(gridDim.y)};
   } else {
-    const int direction = launch.first_direction + blockIdx.y;
+    const int direction = all.first_direction + blockIdx.y;
     return {direction, FirstRowOf(0), direction == 1};
   }
 }

@@ -142,7 +142,7 @@ struct OwnUnit {
     functions.ReadVectors(my.vectors, steps.units, unit);
     if constexpr (CellType::kZones) {
       const int row = sequence.TimeOf(step, direction == 1) * batch + b;
-      ZoneoutMasks(all, my.pseudo_layer)
+      ZoneoutMasks(all, static_cast<int>(my.pseudo_layer))
           .SetShares(row, steps.units, unit, functions.zones);
     }
     return functions;
