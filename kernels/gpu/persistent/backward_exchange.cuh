@@ -51,6 +51,7 @@ struct BackwardMemory : BlockMemory {
 };
 
 // Returns the largest of the numbers of these lanes, none of which is negative.
+// With the words of MagnitudeOf instead, steps of 256 units took 2 % longer.
 static float LargestOfRow(float number) {
 #if PRODUCTS == 3
   if (kLanesOfRow == 32) {

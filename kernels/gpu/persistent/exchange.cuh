@@ -38,7 +38,9 @@ constexpr int kMaxPolls = 1 << 24;
 
 // Waits for the chunks at those of `from` that are not null. `is_there` tells
 // whether a loaded chunk is the one that is waited for. All loads of a round
-// are under way before the first result is looked at.
+// are under way before the first result is looked at. Callers have loops of
+// their own around this: where one function had them all, forward steps of grid
+// teams took up to 1.1 times as long on an H200.
 template <int kCount, typename IsThere>
 static void Receive(const char* const (&from)[kCount], const IsThere& is_there,
                     Chunk (&chunks)[kCount]) {

@@ -31,7 +31,9 @@ namespace persistent {
   F(block_units, BLOCK_UNITS)                                                \
   /* In a block. */                                                          \
   F(warps, WARPS)                                                            \
-  /* Parts of the forward sums, each by different warps. */                  \
+  /* Parts of the forward sums, each by different warps. In one part, on an  \
+     H200, LSTMs of 1024 units and 4 sequences in float16 and of 768 and 16  \
+     in float32 took 1.3 and 1.5 times as long forward. */                   \
   F(splits, SPLITS)                                                          \
   /* Groups of 8 sequences in a team. */                                     \
   F(row_tiles, ROW_TILES)                                                    \
