@@ -54,7 +54,7 @@ struct Multiplicand {
 // With warpgroups, a backward pass, or a forward pass of a team that is no
 // cluster, loads what a step reads only after its wait, for want of registers
 // before.
-constexpr bool kLoadsLate = WARPGROUPS;
+constexpr bool kLoadsLate = WARPGROUPS && (kIsBackward || !IS_CLUSTER);
 // Warps that multiply together have neighbouring tiles.
 constexpr int kJointWarps = WARPGROUPS ? 4 : 1;
 // What a block receives in a step.

@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       // Work that does not depend on what peers send comes before the wait, if
       // there are registers for that.
       Weights::Sums sums;
-      if (kLoadsEarly) {
+      if (!kLoadsLate) {
         cells.TakeInputs(step);
         cells.BeginSums(sums);
         cells.LoadNext(step);
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       multiply(step, [&](int piece) { states.Receive(step, piece); }, sums);
       block_sums.Receive(step);
       if (!kHoldsCells) SynchronizeBlock();
-      if (!kLoadsEarly) {
+      if (kLoadsLate) {
         cells.TakeInputs(step);
         cells.LoadNext(step);
       }

@@ -39,9 +39,8 @@ using CellStep = PlainForwardStep;
 
 // The number of steps by which the products of the input side are loaded ahead,
 // since a step may be shorter than a load from memory takes.
-constexpr int kAhead = kHasBands || kLoadsLate ? 1 : 2;
+constexpr int kAhead = kHasBands || WARPGROUPS ? 1 : 2;
 static_assert(kAhead == 1 || kTogether == 1, "cells hand on what they share");
-constexpr bool kLoadsEarly = !kLoadsLate || kHoldsCells;
 // Products are added to the sums that a step begins with, which takes no
 // registers beside them, unless they have powers, or are left out where a
 // sequence starts anew.
