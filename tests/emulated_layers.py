@@ -219,11 +219,11 @@ def compile_kernel(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CD
     values["word_operands"] = 1 if shape.dtype == "float32" and shape.products < 3 else 2
     options = [
         f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{kernel}.cu"',
-        *["-DIS_TRAINING"] * is_forward,
+        f"-DIS_TRAINING={is_forward:d}",
         *(f"-D{macro}={values[name]}" for name, macro in SHAPE_FIELDS),
         *("-DIS_OF_OLD_GPU",) * shape.is_of_old_gpu,
-        *("-DHAS_RESETS",) * shape.has_resets,
-        *(f"-DCELL_SEQUENCES={shape.directions}",) * shape.has_cell_sequences,
+        f"-DHAS_RESETS={shape.has_resets:d}",
+        f"-DCELL_SEQUENCES={shape.directions * shape.has_cell_sequences}",
         f"-DIS_{shape.dtype.replace('float32', 'float').upper()}",
         *(cell_macro(shape.rnn_mode, shape.has_zoneout), *activation_macros(shape)),
     ]

@@ -102,14 +102,15 @@ void AddPersistent(const NamedGpu& gpu, const std::string& architecture,
     if (divisions.empty()) continue;
     std::vector<std::string> macros =
         persistent::ShapeMacros(persistent::ChooseDivision(divisions)->shape);
-    macros.insert(macros.end(),
-                  {"IS_TRAINING", CellMacro(mode, problem.spec.has_zoneout()),
-                   std::string("IS_") + type.name});
+    macros.insert(macros.end(), {"IS_TRAINING=1", "HAS_RESETS=0",
+                                 CellMacro(mode, problem.spec.has_zoneout()),
+                                 std::string("IS_") + type.name});
     const char* const file = is_backward ? "backward.cu" : "forward.cu";
-    AddJob(file, gpu, architecture, macros, jobs);
-    if (!KindOf(mode).has_c) continue;
-    macros.push_back("CELL_SEQUENCES=" + std::to_string(dirs));
-    AddJob(file, gpu, architecture, macros, jobs);
+    for (int sequences = 0; sequences <= KindOf(mode).has_c; ++sequences) {
+      macros.push_back("CELL_SEQUENCES=" + std::to_string(sequences * dirs));
+      AddJob(file, gpu, architecture, macros, jobs);
+      macros.pop_back();
+    }
   }
 }
 

@@ -2,9 +2,8 @@
 // of the one that defines IS_BACKWARD.
 //
 // Whoever compiles sets the macros of CRNN_SHAPE_FIELDS and those of
-// cell_functions.cuh, defines HAS_RESETS if there are resets, and
-// CELL_SEQUENCES as the number of directions if the c of all steps go to the
-// caller.
+// cell_functions.cuh, and IS_TRAINING, HAS_RESETS and CELL_SEQUENCES: the
+// number of directions, or 0 if the c of all steps are not asked for.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 
@@ -22,16 +21,8 @@ constexpr Shape kShape = {CRNN_SHAPE_FIELDS(CRNN_VALUE)};
 constexpr int kItems = sizeof(Word) / sizeof(Item),
               kOperands = kShape.word_operands;
 
-#if defined(HAS_RESETS)
-constexpr bool kHasResets = true;
-#else
-constexpr bool kHasResets = false;
-#endif
-#if defined(CELL_SEQUENCES)
+constexpr bool kHasResets = HAS_RESETS;
 constexpr long long kCellSequencesPitch = CELL_SEQUENCES * NUM_UNITS;
-#else
-constexpr long long kCellSequencesPitch = 0;
-#endif
 
 constexpr bool kIsBackward = IS_BACKWARD;
 constexpr int kThreads = kShape.threads();

@@ -16,8 +16,6 @@
 // the product, so the others have received what the product read, which is read
 // no more, and are at most at the end of this step. Elsewhere, the warps of a
 // block meet in each step.
-//
-// Whoever compiles also defines IS_TRAINING if it is for training.
 #define IS_BACKWARD 0
 #include "forward_cells.cuh"
 

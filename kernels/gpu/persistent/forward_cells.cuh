@@ -193,7 +193,7 @@ class ForwardCells : public OwnCells {
       if (StoresC()) {
         *reinterpret_cast<Together*>(&CAt(row, unit)) = Together(c + round);
       }
-#if defined(IS_TRAINING)
+      if (!IS_TRAINING) continue;
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
         float kept[kTogether];
@@ -210,7 +210,6 @@ class ForwardCells : public OwnCells {
                                      row * NUM_UNITS + unit) =
             Together(c + round);
       }
-#endif
     }
   }
   // Stores the last states, and fills what is past the sequences' ends with

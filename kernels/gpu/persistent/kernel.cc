@@ -129,12 +129,11 @@ RnnStatus Kernel::Compile(const KernelRequest& request,
   const RnnProblem& problem = request.problem;
   std::vector<std::string> macros = CellMacros(problem.spec, problem.dtype);
   for (const std::string& macro : ShapeMacros(shape)) macros.push_back(macro);
-  if (problem.is_training) macros.push_back("IS_TRAINING");
-  if (problem.has_resets) macros.push_back("HAS_RESETS");
-  if (problem.has_cell_sequences) {
-    macros.push_back("CELL_SEQUENCES=" +
-                     std::to_string(problem.spec.num_dirs()));
-  }
+  const int64_t cell_sequences =
+      problem.has_cell_sequences ? problem.spec.num_dirs() : 0;
+  macros.push_back("IS_TRAINING=" + std::to_string(problem.is_training));
+  macros.push_back("HAS_RESETS=" + std::to_string(problem.has_resets));
+  macros.push_back("CELL_SEQUENCES=" + std::to_string(cell_sequences));
   CRNN_RETURN_IF_ERROR(
       CompileKernel(std::string(name) + ".cu", name, macros, &kernel->kernel_));
   CRNN_RETURN_IF_ERROR(CheckArguments(
