@@ -54,31 +54,6 @@ std::string Describe(const KernelRequest& request, const Shape& shape,
          std::to_string(limits.architecture);
 }
 
-// Compiles the kernel of the division or, if the device does not grant its
-// teams, of the next best one with smaller teams, which `division` is set to.
-RnnStatus CompileBest(const KernelRequest& request, const DeviceLimits& limits,
-                      Division* division, Kernel* kernel) {
-  std::vector<Division> left;
-  for (;;) {
-    CRNN_RETURN_IF_ERROR(
-        Kernel::Compile(request, limits, division->shape, kernel));
-    if (kernel->fits()) return {};
-    if (left.empty()) left = Divisions(request, limits);
-    const Shape refused = division->shape;
-    left.erase(std::remove_if(left.begin(), left.end(),
-                              [&](const Division& each) {
-                                return each.shape.is_cluster ==
-                                           refused.is_cluster &&
-                                       each.shape.team >= refused.team;
-                              }),
-               left.end());
-    if (left.empty()) {
-      return Unsupported("so many blocks at the same time on this GPU");
-    }
-    *division = *ChooseDivision(left);
-  }
-}
-
 }  // namespace
 
 std::string KernelsText() {
@@ -182,7 +157,26 @@ RnnStatus Kernel::Compile(const KernelRequest& request,
 
 RnnStatus Kernel::Get(const KernelRequest& request, const DeviceLimits& limits,
                       Division* division, Kernel* kernel) {
-  const RnnStatus status = CompileBest(request, limits, division, kernel);
+  std::vector<Division> left;
+  RnnStatus status;
+  for (;;) {
+    const Shape shape = division->shape;
+    status = Compile(request, limits, shape, kernel);
+    if (!status.ok() || kernel->fits()) break;
+    if (left.empty()) left = Divisions(request, limits);
+    left.erase(std::remove_if(left.begin(), left.end(),
+                              [&](const Division& each) {
+                                return each.shape.is_cluster ==
+                                           shape.is_cluster &&
+                                       each.shape.team >= shape.team;
+                              }),
+               left.end());
+    if (left.empty()) {
+      status = Unsupported("so many blocks at the same time on this GPU");
+      break;
+    }
+    *division = *ChooseDivision(left);
+  }
   Texts().Replace(Describe(request, division->shape, limits),
                   status.ok() ? "" : ": " + status.message);
   return status;
