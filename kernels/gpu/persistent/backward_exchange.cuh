@@ -414,12 +414,11 @@ class GateGradients {
         const int block = at / kOfBlock, row = at % kOfBlock / kOfRow;
         const int unit = block * BLOCK_UNITS + at % kOfRow * kOperands;
         Chunk gates = chunks[i];
-#if PRODUCTS == 3
-        const int power = memory_.powers_of_band[block * kRows + row] -
-                          memory_.LargestOfBand(turn, row);
-        MultiplyHalves(&gates,
-                       __uint_as_float(Within(power + (127 << 23), 127 << 23)));
-#endif
+        if (kHasPowers) {
+          const int power = memory_.powers_of_band[block * kRows + row] -
+                            memory_.LargestOfBand(turn, row) + (127 << 23);
+          MultiplyHalves(&gates, __uint_as_float(Within(power, 127 << 23)));
+        }
         const int at_byte = unit * SLOTS * 2;
         StoreGates(gates, memory_.gradients + row * kPitch +
                               at_byte / 16 * kColumn + at_byte % 16);

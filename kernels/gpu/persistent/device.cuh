@@ -60,9 +60,9 @@ static Word ToOperands(const float* values) {
 #endif
 }
 
-#if defined(IS_FLOAT) && PRODUCTS == 3
-// Multiplies eight numbers in float16 by a power of two.
-static void MultiplyHalves(Chunk* chunk, float power) {
+// Multiplies eight numbers in float16, to which floats are rounded, by a power
+// of two.
+[[maybe_unused]] static void MultiplyHalves(Chunk* chunk, float power) {
   const float pair[2] = {power, power};
   const Word factors = ToOperands(pair);
 #pragma unroll
@@ -70,7 +70,6 @@ static void MultiplyHalves(Chunk* chunk, float power) {
     asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(chunk->word[j]) : "r"(factors));
   }
 }
-#endif
 
 // Rounds a float to TF32 where it stands: weights must not be split before the
 // loop over the steps, since there are no registers for the parts of all.
