@@ -61,6 +61,8 @@ inline uint16_t ToHalf(float value) {
   return item;
 }
 
+using std::max;
+
 #include "kernels/gpu/items.cuh"
 
 inline Word __umulhi(Word a, Word b) {

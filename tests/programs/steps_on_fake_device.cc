@@ -30,7 +30,6 @@ Number __shfl_xor_sync(Word, Number number, int lanes) {
   std::memcpy(&number, words, sizeof(Number));
   return number;
 }
-using std::max;
 using std::min;
 
 #include "kernels/gpu/persistent/auxiliary.cu"
