@@ -422,9 +422,6 @@ inline void SynchronizeBlock() {
 }
 inline void ShowOperands() {}
 inline void ComputeHere(float*) {}
-inline long long WideProduct(int a, int b) {
-  return static_cast<long long>(a) * b;
-}
 inline int Recomputed(int number) { return number; }
 inline void Raise(Word* word, Word to) { *word = std::max(*word, to); }
 inline void atomicMax(Word* word, Word to) { Raise(word, to); }

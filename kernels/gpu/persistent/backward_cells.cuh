@@ -267,12 +267,10 @@ class BackwardCells : public OwnCells {
   // that begin with number `at` of a row.
   Together* UnitsOf(int round, const void* items, int row, int pitch,
                     int at = 0) const {
-    const Item* const first =
-        static_cast<const Item*>(items) + unit_of[round] + at;
-    const int row_bytes = pitch * static_cast<int>(sizeof(Item));
+    const long long first = static_cast<long long>(row) * pitch;
     return reinterpret_cast<Together*>(
-        reinterpret_cast<char*>(const_cast<Item*>(first)) +
-        WideProduct(row, row_bytes));
+        const_cast<Item*>(static_cast<const Item*>(items)) + first +
+        unit_of[round] + at);
   }
   // Loads the states before the first step.
   void LoadFirstStates() {

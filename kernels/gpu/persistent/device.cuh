@@ -384,14 +384,6 @@ static int Recomputed(int number) {
 // follows, such as a wait. It orders no memory.
 static void ComputeHere(float* number) { asm volatile("" : "+f"(*number)); }
 
-// Returns a product, by one instruction: compilers make several of it where
-// they see that a factor is the same in a loop.
-static long long WideProduct(int a, int b) {
-  long long product;
-  asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
-  return product;
-}
-
 // Sets a word in shared memory to a greater one.
 static void Raise(Word* word, Word to) { atomicMax(word, to); }
 
