@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/op_status.h"
-#include "kernels/rnn_spec.h"
+#include "kernels/rnn_backend.h"
 #include "tensorflow/core/framework/types.pb.h"
 #include "tensorflow/core/platform/errors.h"
 
@@ -40,34 +40,36 @@ absl::Status ReadSpec(Context* context, RnnSpec* spec,
   return status;
 }
 
-// The attributes that Forward and Backward have in addition to a network's.
-struct RunAttrs {
-  bool time_major = true;
-  bool has_sequence_lengths = false;
-  int num_seeds = 1, num_resets = 0, num_cells = 0;
-};
-// Reads these, and those of the network that are left.
+// Reads the attributes of Forward or Backward.
 template <typename Context>
-absl::Status ReadRunAttrs(Context* context, RnnSpec* spec, RunAttrs* attrs) {
+absl::Status ReadProblem(Context* context, bool is_backward,
+                         RnnProblem* problem) {
+  RnnSpec* const spec = &problem->spec;
+  TF_RETURN_IF_ERROR(ReadSpec(context, spec));
   TF_RETURN_IF_ERROR(ReadSpec(context, spec, AttrOf::kPasses));
-  TF_RETURN_IF_ERROR(context->GetAttr("time_major", &attrs->time_major));
+  TF_RETURN_IF_ERROR(context->GetAttr("time_major", &problem->time_major));
   TF_RETURN_IF_ERROR(
-      context->GetAttr("has_sequence_lengths", &attrs->has_sequence_lengths));
+      context->GetAttr("has_sequence_lengths", &problem->has_sequence_lengths));
+  if (!is_backward) {
+    TF_RETURN_IF_ERROR(context->GetAttr("is_training", &problem->is_training));
+    TF_RETURN_IF_ERROR(ReadAttr(context, "algorithm", &problem->algorithm));
+  }
   // Lists of types rather than numbers, since a number in an edited graph could
   // be so large that TensorFlow itself would never be done with it.
   std::vector<tensorflow::DataType> types;
-  for (const auto& [attr, what, number] :
-       {std::tuple("Tseed", "one seed", &attrs->num_seeds),
-        {"Tresets", "one tensor of resets", &attrs->num_resets},
-        {"Tcells", "one tensor of cell_sequences", &attrs->num_cells}}) {
+  for (const auto& [attr, what, is_there] :
+       {std::tuple("Tseed", "one seed", &problem->has_seed),
+        {"Tresets", "one tensor of resets", &problem->has_resets},
+        {"Tcells", "one tensor of cell_sequences",
+         &problem->has_cell_sequences}}) {
     types.clear();
     TF_RETURN_IF_ERROR(context->GetAttr(attr, &types));
-    *number = static_cast<int>(types.size());
-    if (*number <= 1) continue;
+    *is_there = !types.empty();
+    if (types.size() <= 1) continue;
     return InvalidArgument("expected at most ", what, ", but received ",
-                           *number);
+                           types.size());
   }
-  if (attrs->num_cells == 0) return absl::OkStatus();
+  if (!problem->has_cell_sequences) return absl::OkStatus();
   tensorflow::DataType type;
   TF_RETURN_IF_ERROR(context->GetAttr("T", &type));
   if (types[0] != type || !spec->has_c()) {

@@ -34,9 +34,9 @@ constexpr bool kIsGpu = std::is_same_v<Device, GpuDevice>;
 // The base of Forward and Backward, which share most attributes and inputs.
 class RnnOp : public OpKernel {
  public:
-  explicit RnnOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(
-        context, WithoutExceptions([&] { return reader_.ReadAttrs(context); }));
+  RnnOp(OpKernelConstruction* context, bool is_backward)
+      : OpKernel(context), reader_(is_backward) {
+    OP_REQUIRES_OK(context, reader_.ReadAttrs(context));
   }
 
  protected:
@@ -59,7 +59,7 @@ class RnnOp : public OpKernel {
       TF_RETURN_IF_ERROR(
           TakeLengths(context->input(kSequenceLengths), is_gpu, run));
     }
-    if (reader_.num_seeds() == 0) return absl::OkStatus();
+    if (!run->problem.has_seed) return absl::OkStatus();
     const auto seed = context->input(kSeed).flat<int64_t>();
     run->seed[0] = static_cast<uint64_t>(seed(0));
     run->seed[1] = static_cast<uint64_t>(seed(1));
@@ -106,26 +106,15 @@ class RnnOp : public OpKernel {
 template <typename Device>
 class ForwardOp : public RnnOp {
  public:
-  explicit ForwardOp(OpKernelConstruction* context) : RnnOp(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("is_training", &is_training_));
+  explicit ForwardOp(OpKernelConstruction* context)
+      : RnnOp(context, /*is_backward=*/false) {
     OP_REQUIRES_OK(context,
                    context->GetAttr("may_keep_params", &may_keep_params_));
-    OP_REQUIRES_OK(context, WithoutExceptions([&] {
-                     return ReadAttr(context, "algorithm", &algorithm_);
-                   }));
   }
 
   void Compute(OpKernelContext* context) override {
     Run run;
     OP_REQUIRES_OK(context, ReadRun(context, kIsGpu<Device>, &run));
-    run.problem.is_training = is_training_;
-    OP_REQUIRES_OK(context, reader().CheckSeed(run.problem));
-    OP_REQUIRES_OK(context,
-                   reader().CheckResets(reader().num_inputs(),
-                                        [&](int i) -> const TensorShape& {
-                                          return context->input(i).shape();
-                                        }));
-    run.problem.algorithm = algorithm_;
     const std::unique_ptr<RnnBackend> backend = MakeBackend(
         Device(), context, KeptPacked(context->input(kParams), run));
     std::shared_ptr<const RnnPlan> plan;
@@ -136,14 +125,14 @@ class ForwardOp : public RnnOp {
     }
     const RnnBufferSizes sizes =
         plan == nullptr ? RnnBufferSizes() : plan->sizes;
-    const TensorShape shapes[] = {
-        run.output_shape, run.h_shape, run.c_shape,
-        TensorShape({static_cast<int64_t>(sizes.reserve_space)}),
-        run.cells_shape};
     Tensor* outputs[kMostForwardOutputs] = {};
-    for (int i = 0; i < kCellSequences + reader().num_cells(); ++i) {
-      OP_REQUIRES_OK(context,
-                     context->allocate_output(i, shapes[i], &outputs[i]));
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      TensorShape shape;
+      OP_REQUIRES_OK(
+          context,
+          ReadShape(run.forms.outputs[i], run.problem,
+                    static_cast<int64_t>(sizes.reserve_space), &shape));
+      OP_REQUIRES_OK(context, context->allocate_output(i, shape, &outputs[i]));
     }
     if (run.empty()) {
       // No step runs, so the states pass through unchanged.
@@ -178,47 +167,38 @@ class ForwardOp : public RnnOp {
     static NeverDestroyed<KeptResults<Packed>> kept;
     if (kIsGpu<Device>) return nullptr;
     kept->DropUnused();  // Training may have gone on with other weights.
-    if (run.empty() || !may_keep_params_ || is_training_) return nullptr;
+    const RnnProblem& problem = run.problem;
+    if (run.empty() || !may_keep_params_ || problem.is_training) return nullptr;
     // Few rows are multiplied by such parameters where they are, which takes
     // less time than to read all of them for their fingerprint.
-    const RnnProblem& problem = run.problem;
-    const bool is_of_half_type = problem.dtype == RnnDataType::kFloat16 ||
-                                 problem.dtype == RnnDataType::kBfloat16;
-    if (problem.max_time * problem.batch_size <= kFewRows && !is_of_half_type) {
+    if (problem.max_time * problem.batch_size <= kFewRows &&
+        SizeOf(problem.dtype) >= sizeof(float)) {
       return nullptr;
     }
-    const RnnSpec& spec = run.problem.spec;
+    const RnnSpec& spec = problem.spec;
     const uint64_t fingerprint = FingerprintOf({params});
     if (const auto found = kept->Find({params}, fingerprint, spec)) {
       return *found;
     }
     const auto packed = std::make_shared<const CpuPackedParams>(
-        spec, run.problem.dtype, params.data());
+        spec, problem.dtype, params.data());
     kept->Keep({params}, fingerprint, spec, packed, packed->bytes());
     return packed;
   }
 
-  bool is_training_ = true;
   bool may_keep_params_ = false;
-  RnnAlgorithm algorithm_ = RnnAlgorithm::kAuto;
 };
 
 template <typename Device>
 class BackwardOp : public RnnOp {
  public:
-  using RnnOp::RnnOp;
+  explicit BackwardOp(OpKernelConstruction* context)
+      : RnnOp(context, /*is_backward=*/true) {}
 
   void Compute(OpKernelContext* context) override {
     Run run;
     OP_REQUIRES_OK(context, ReadRun(context, kIsGpu<Device>, &run));
-    run.problem.is_training = true;
-    OP_REQUIRES_OK(context, reader().CheckSeed(run.problem));
     const int own_inputs = reader().num_inputs();
-    OP_REQUIRES_OK(context, reader().CheckBackward(
-                                [&](int i) -> const TensorShape& {
-                                  return context->input(i).shape();
-                                },
-                                run));
     const std::unique_ptr<RnnBackend> backend = MakeBackend(Device(), context);
     // Nothing reads the gradient of what a model is given. In a graph,
     // TensorFlow knows this.
@@ -251,8 +231,9 @@ class BackwardOp : public RnnOp {
     const RnnBufferSizes& sizes = plan->sizes;
     OP_REQUIRES_OK(
         context,
-        CheckShape("reserve_space", reserve_space.shape(),
-                   TensorShape({static_cast<int64_t>(sizes.reserve_space)})));
+        CheckShape(run.forms.inputs[own_inputs + kForwardReserveSpace],
+                   run.problem, static_cast<int64_t>(sizes.reserve_space),
+                   reserve_space.shape()));
     // TensorFlow hands over what a forward pass has left where that allocated
     // it. Where it slices a stack of tensors, it shares memory only if that is
     // aligned, and XLA aligns all buffers. So only callers of this op with an

@@ -1,6 +1,6 @@
 // Registers CudnnRnnTf>Forward and Backward, each of which runs a whole
 // recurrent network.
-#include <utility>
+#include <vector>
 
 #include "kernels/op_tensors.h"
 #include "kernels/param_layout.h"
@@ -17,141 +17,66 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-struct RunShapes {
-  RnnSpec spec;
-  DimensionHandle time;
-  DimensionHandle batch;
-  ShapeHandle input, output, h, c, cells, params;
-  RunAttrs attrs;
-};
-
-absl::Status MergeInput(InferenceContext* c, int index, const char* name,
-                        ShapeHandle expected, ShapeHandle* merged) {
-  if (!c->Merge(c->input(index), expected, merged).ok()) {
-    return InvalidArgument("expected ", name, " of shape ",
-                           c->DebugString(expected), ", but received ",
-                           c->DebugString(c->input(index)));
+// Infers the outputs' shapes of Forward, or of Backward.
+template <bool is_backward>
+absl::Status InferShapes(InferenceContext* c) {
+  RnnProblem problem;
+  TF_RETURN_IF_ERROR(ReadProblem(c, is_backward, &problem));
+  ShapeHandle input;
+  if (!c->WithRank(c->input(kInput), 3, &input).ok()) {
+    return InvalidArgument("expected input of rank 3, ",
+                           problem.time_major ? "[time, batch, input_size]"
+                                              : "[batch, time, input_size]",
+                           ", but received ", c->DebugString(c->input(kInput)));
   }
-  return absl::OkStatus();
-}
-
-absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
-  RnnSpec& spec = shapes->spec;
-  TF_RETURN_IF_ERROR(ReadSpec(c, &spec));
-  TF_RETURN_IF_ERROR(ReadRunAttrs(c, &spec, &shapes->attrs));
-  const bool time_major = shapes->attrs.time_major;
-  const bool has_sequence_lengths = shapes->attrs.has_sequence_lengths;
-  if (!c->WithRank(c->input(kInput), 3, &shapes->input).ok()) {
-    return InvalidArgument(
-        "expected input of rank 3, ",
-        time_major ? "[time, batch, input_size]" : "[batch, time, input_size]",
-        ", but received ", c->DebugString(c->input(kInput)));
-  }
-  auto sequence = [&](DimensionHandle n) {
-    return time_major ? c->MakeShape({shapes->time, shapes->batch, n})
-                      : c->MakeShape({shapes->batch, shapes->time, n});
-  };
-  auto states = [&](int64_t n) {
-    const DimensionHandle count = c->MakeDim(spec.num_pseudo_layers());
-    return time_major ? c->MakeShape({count, shapes->batch, c->MakeDim(n)})
-                      : c->MakeShape({shapes->batch, count, c->MakeDim(n)});
-  };
-  shapes->time = c->Dim(shapes->input, time_major ? 0 : 1);
-  shapes->batch = c->Dim(shapes->input, time_major ? 1 : 0);
-  const DimensionHandle input_size = c->Dim(shapes->input, 2);
+  DimensionHandle time = c->Dim(input, problem.time_major ? 0 : 1);
+  DimensionHandle batch = c->Dim(input, problem.time_major ? 1 : 0);
   // The configuration is checked first, since the shapes expected below follow
   // from it. An unknown input size is replaced by num_units, which is valid in
   // every configuration.
+  const DimensionHandle input_size = c->Dim(input, 2);
   const bool is_known = c->ValueKnown(input_size);
+  RnnSpec& spec = problem.spec;
   spec.input_size = is_known ? c->Value(input_size) : spec.num_units;
   TF_RETURN_IF_ERROR(CheckSpec(spec));
-  const DimensionHandle params_size =
-      is_known ? c->MakeDim(ParamLayout(spec).size()) : c->UnknownDim();
+  const PassForms forms =
+      FormsOf(problem, is_known ? spec.input_size : kAnySize,
+              is_known ? ParamLayout(spec).size() : kAnySize, is_backward);
 
-  TF_RETURN_IF_ERROR(MergeInput(c, kInputH, "input_h",
-                                states(spec.output_size()), &shapes->h));
-  shapes->batch = c->Dim(shapes->h, time_major ? 1 : 0);
-  if (spec.has_c()) {
-    TF_RETURN_IF_ERROR(
-        MergeInput(c, kInputC, "input_c", states(spec.num_units), &shapes->c));
-    shapes->batch = c->Dim(shapes->c, time_major ? 1 : 0);
-  } else {
-    TF_RETURN_IF_ERROR(
-        MergeInput(c, kInputC, "input_c", c->Vector(0), &shapes->c));
+  const auto shape_of = [&](const TensorForm& form) {
+    std::vector<DimensionHandle> dims;
+    for (int i = 0; i < form.rank; ++i) {
+      const int64_t axis = form.axes[i];
+      dims.push_back(axis == kTime      ? time
+                     : axis == kBatch   ? batch
+                     : axis == kAnySize ? c->UnknownDim()
+                                        : c->MakeDim(axis));
+    }
+    return c->MakeShape(dims);
+  };
+  std::vector<ShapeHandle> inputs;
+  for (const TensorForm& form : forms.inputs) {
+    const ShapeHandle given = c->input(inputs.size()),
+                      expected = shape_of(form);
+    ShapeHandle& merged = inputs.emplace_back();
+    if (!c->Merge(given, expected, &merged).ok()) {
+      return InvalidArgument("expected ", form.name, " of shape ",
+                             c->DebugString(expected), ", but received ",
+                             c->DebugString(given));
+    }
+    for (int i = 0; i < form.rank; ++i) {
+      if (form.axes[i] == kTime) time = c->Dim(merged, i);
+      if (form.axes[i] == kBatch) batch = c->Dim(merged, i);
+    }
   }
-  ShapeHandle lengths, unused;
-  TF_RETURN_IF_ERROR(
-      MergeInput(c, kSequenceLengths, "sequence_lengths",
-                 has_sequence_lengths ? c->Vector(shapes->batch) : c->Vector(0),
-                 &lengths));
-  if (has_sequence_lengths) shapes->batch = c->Dim(lengths, 0);
-  if (shapes->attrs.num_seeds > 0) {
-    TF_RETURN_IF_ERROR(MergeInput(c, kSeed, "seed", c->Vector(2), &unused));
+  for (size_t i = 0; i < forms.outputs.size(); ++i) {
+    ShapeHandle shape = shape_of(forms.outputs[i]);
+    if (is_backward) TF_RETURN_IF_ERROR(c->Merge(shape, inputs[i], &shape));
+    if (i == kReserveSpace && !is_backward && !problem.is_training) {
+      shape = c->Vector(0);
+    }
+    c->set_output(i, shape);
   }
-
-  TF_RETURN_IF_ERROR(MergeInput(c, kParams, "params", c->Vector(params_size),
-                                &shapes->params));
-  shapes->input = sequence(input_size);
-  shapes->output = sequence(c->MakeDim(spec.layer_output_size()));
-  shapes->cells = sequence(c->MakeDim(spec.num_dirs() * spec.num_units));
-  shapes->h = states(spec.output_size());
-  if (spec.has_c()) shapes->c = states(spec.num_units);
-  return absl::OkStatus();
-}
-
-// Checks the resets, if there are any, which are input number `index` then.
-absl::Status CheckResets(InferenceContext* c, int index,
-                         const RunShapes& shapes) {
-  if (shapes.attrs.num_resets == 0) return absl::OkStatus();
-  ShapeHandle steps;
-  TF_RETURN_IF_ERROR(c->Subshape(shapes.input, 0, 2, &steps));
-  return MergeInput(c, index, "resets", steps, &steps);
-}
-
-absl::Status ForwardShape(InferenceContext* c) {
-  RunShapes shapes;
-  TF_RETURN_IF_ERROR(InferRunShapes(c, &shapes));
-  TF_RETURN_IF_ERROR(CheckResets(c, kSeed + shapes.attrs.num_seeds, shapes));
-  bool is_training;
-  TF_RETURN_IF_ERROR(c->GetAttr("is_training", &is_training));
-  c->set_output(kOutput, shapes.output);
-  c->set_output(kOutputH, shapes.h);
-  c->set_output(kOutputC, shapes.c);
-  c->set_output(kReserveSpace, is_training
-                                   ? c->Vector(InferenceContext::kUnknownDim)
-                                   : c->Vector(0));
-  if (shapes.attrs.num_cells > 0) c->set_output(kCellSequences, shapes.cells);
-  return absl::OkStatus();
-}
-
-absl::Status BackwardShape(InferenceContext* c) {
-  RunShapes shapes;
-  TF_RETURN_IF_ERROR(InferRunShapes(c, &shapes));
-  const ShapeHandle others[kNumBackwardInputs] = {
-      shapes.output,
-      shapes.h,
-      shapes.c,
-      shapes.output,
-      shapes.h,
-      shapes.c,
-      c->Vector(InferenceContext::kUnknownDim)};
-  const int own_inputs = kSeed + shapes.attrs.num_seeds;
-  ShapeHandle unused;
-  for (int i = 0; i < kNumBackwardInputs; ++i) {
-    TF_RETURN_IF_ERROR(MergeInput(c, own_inputs + i, kBackwardInputNames[i],
-                                  others[i], &unused));
-  }
-  const int resets = own_inputs + kNumBackwardInputs;
-  TF_RETURN_IF_ERROR(CheckResets(c, resets, shapes));
-  if (shapes.attrs.num_cells > 0) {
-    TF_RETURN_IF_ERROR(MergeInput(c, resets + shapes.attrs.num_resets,
-                                  "cell_sequences_backprop", shapes.cells,
-                                  &unused));
-  }
-  c->set_output(kInputBackprop, shapes.input);
-  c->set_output(kInputHBackprop, shapes.h);
-  c->set_output(kInputCBackprop, shapes.c);
-  c->set_output(kParamsBackprop, shapes.params);
   return absl::OkStatus();
 }
 
@@ -176,7 +101,7 @@ REGISTER_OP("CudnnRnnTf>Forward")
         "algorithm: {'auto', 'standard', 'persist_static', "
         "'persist_static_small_h', 'resident', 'persistent', 'cudnn'} = 'auto'")
     .Attr("may_keep_params: bool = false")
-    .SetShapeFn(NoThrowShape<ForwardShape>)
+    .SetShapeFn(NoThrowShape<InferShapes<false>>)
     .Doc(R"doc(
 Runs a stack of recurrent layers over whole sequences.
 
@@ -257,7 +182,7 @@ REGISTER_OP("CudnnRnnTf>Backward")
     .Output("input_c_backprop: T")
     .Output("params_backprop: T")
     .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.CRNN_RUN_ATTRS
-    .SetShapeFn(NoThrowShape<BackwardShape>)
+    .SetShapeFn(NoThrowShape<InferShapes<true>>)
     .Doc(R"doc(
 Computes the gradients of a Forward with is_training, with respect to its inputs.
 

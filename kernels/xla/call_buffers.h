@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <initializer_list>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -51,13 +52,23 @@ struct CallSizes {
   std::vector<int64_t> args, results;
 };
 // That of the memory of a pass, which its plan tells.
-inline constexpr int64_t kAnySize = -1;
+inline constexpr int64_t kAnyBytes = -1;
 
-// Returns the number of bytes, or more than any buffer has where the product
-// overflows.
-inline int64_t BytesOf(RnnDataType dtype, int64_t a, int64_t b, int64_t c = 1) {
-  const double bytes = static_cast<double>(SizeOf(dtype)) * a * b * c;
+// Returns the product of sizes, or more than any buffer has where it overflows.
+inline int64_t BytesOf(std::initializer_list<int64_t> sizes) {
+  double bytes = 1;
+  for (const int64_t size : sizes) bytes *= static_cast<double>(size);
   return static_cast<int64_t>(std::min(bytes, 1e18));
+}
+inline int64_t BytesOf(const TensorForm& tensor, const RnnProblem& problem) {
+  int64_t bytes = tensor.item_bytes > 0
+                      ? tensor.item_bytes
+                      : static_cast<int64_t>(SizeOf(problem.dtype));
+  for (int i = 0; i < tensor.rank; ++i) {
+    if (tensor.axes[i] == kAnySize) return kAnyBytes;
+    bytes = BytesOf({bytes, SizeOfAxis(tensor.axes[i], problem)});
+  }
+  return bytes;
 }
 
 inline void Check(const std::string& error) {
@@ -75,56 +86,46 @@ inline CallSizes SizesOf(const XlaPass& pass, bool is_backward) {
             ? ""
             : "expected threads, but received " +
                   std::to_string(pass.num_threads));
-  const auto rows = [&](int64_t n) { return BytesOf(problem.dtype, steps, n); };
-  const auto states = [&](int64_t n) {
-    return BytesOf(problem.dtype, spec.num_pseudo_layers(), problem.batch_size,
-                   n);
+  const PassForms forms =
+      FormsOf(problem, spec.input_size, ParamLayout(spec).size(), is_backward);
+  CallSizes sizes;
+  const auto add = [&](const std::vector<TensorForm>& tensors,
+                       std::vector<int64_t>* to) {
+    for (const TensorForm& tensor : tensors) {
+      to->push_back(BytesOf(tensor, problem));
+    }
   };
-  const int64_t input = rows(spec.input_size);
-  const int64_t output = rows(spec.layer_output_size());
-  const int64_t h = states(spec.output_size());
-  const int64_t c = states(spec.has_c() ? spec.num_units : 0);
-  const int64_t params = BytesOf(problem.dtype, ParamLayout(spec).size(), 1);
-  const int64_t lengths = problem.has_sequence_lengths ? problem.batch_size : 0;
-  CallSizes sizes = {{input, h, c, params, lengths * 8}, {}};
-  if (problem.has_seed) sizes.args.push_back(2 * 8);
-  if (is_backward) {
-    sizes.args.insert(sizes.args.end(), {output, h, c, output, h, c, kAnySize});
-    sizes.results = {input, h, c, params, kAnySize};
-  } else {
-    sizes.results = {output, h, c, kAnySize};
-  }
-  if (problem.has_resets) sizes.args.push_back(steps);
-  if (problem.has_cell_sequences) {
-    (is_backward ? sizes.args : sizes.results)
-        .push_back(rows(spec.num_dirs() * spec.num_units));
-  }
-  sizes.results.push_back(kAnySize);
+  add(forms.inputs, &sizes.args);
+  add(forms.outputs, &sizes.results);
+  // The memory of the pass: a reserve space that is used up, and a workspace.
+  sizes.results.insert(sizes.results.end(), is_backward ? 2 : 1, kAnyBytes);
   return sizes;
 }
 inline CallSizes SizesOf(const XlaKerasTensors& call) {
   Check(call.spec.Error());
+  const auto item_bytes = static_cast<int64_t>(SizeOf(call.dtype));
   const KerasLayout layout(call.spec);
   CallSizes sizes;
   for (const KerasTensor& tensor : layout.tensors()) {
-    sizes.args.push_back(BytesOf(call.dtype, tensor.size(), 1));
+    sizes.args.push_back(BytesOf({item_bytes, tensor.size()}));
   }
-  sizes.results.push_back(BytesOf(call.dtype, layout.size(), 1));
+  sizes.results.push_back(BytesOf({item_bytes, layout.size()}));
   if (!call.to_params) std::swap(sizes.args, sizes.results);
   return sizes;
 }
-// Lengths, places and steps have as many bytes as doubles.
+// Lengths, places and steps are integers of 8 bytes.
 inline CallSizes SizesOf(const RnnMask& mask) {
   const int64_t batch = mask.batch_size, time = mask.max_time;
-  const int64_t numbers = BytesOf(RnnDataType::kFloat64, batch, time);
-  return {{mask.is_shared ? time : numbers / 8},
-          {BytesOf(RnnDataType::kFloat64, batch, 1), numbers, numbers}};
+  const int64_t steps = BytesOf({8, batch, time});
+  return {{BytesOf({mask.is_shared ? 1 : batch, time})},
+          {BytesOf({8, batch}), steps, steps}};
 }
 inline CallSizes SizesOf(const StepMove& move) {
   const int64_t batch = move.batch_size, time = move.max_time;
-  const int64_t rows = BytesOf(move.dtype, batch, time, move.width);
-  const int64_t numbers = BytesOf(RnnDataType::kFloat64, batch, time);
-  return {{rows, numbers, numbers}, {rows}};
+  const int64_t steps = BytesOf({8, batch, time});
+  const int64_t rows = BytesOf(
+      {static_cast<int64_t>(SizeOf(move.dtype)), batch, time, move.width});
+  return {{rows, steps, steps}, {rows}};
 }
 
 class CallBuffers {
@@ -142,7 +143,7 @@ class CallBuffers {
             "s of XLA's call, but received " + std::to_string(count));
       }
       for (size_t i = 0; i < count; ++i) {
-        if (expected[i] == kAnySize || expected[i] == size(i)) continue;
+        if (expected[i] == kAnyBytes || expected[i] == size(i)) continue;
         throw std::invalid_argument(
             "expected " + kind + " " + std::to_string(i) +
             " of XLA's call of " + std::to_string(expected[i]) +

@@ -19,11 +19,11 @@ using tensorflow::XlaOpKernelContext;
 
 class PassLowering : public Lowering {
  public:
-  explicit PassLowering(OpKernelConstruction* context)
+  PassLowering(OpKernelConstruction* context, bool is_backward)
       : Lowering(context),
-        is_gpu_(context->device_type() == tensorflow::DEVICE_GPU_XLA_JIT) {
-    OP_REQUIRES_OK(
-        context, WithoutExceptions([&] { return reader_.ReadAttrs(context); }));
+        is_gpu_(context->device_type() == tensorflow::DEVICE_GPU_XLA_JIT),
+        reader_(is_backward) {
+    OP_REQUIRES_OK(context, reader_.ReadAttrs(context));
   }
 
  protected:
@@ -31,11 +31,24 @@ class PassLowering : public Lowering {
   const RnnRunReader& reader() const { return reader_; }
 
   absl::Status ReadPass(XlaOpKernelContext* context, const Inputs& inputs,
-                        bool is_training, RnnRun* run, XlaPass* pass) const {
+                        RnnRun* run, XlaPass* pass) const {
     TF_RETURN_IF_ERROR(reader_.Read(context->input_type(kInput), inputs, run));
-    run->problem.is_training = is_training;
-    TF_RETURN_IF_ERROR(reader_.CheckSeed(run->problem));
     pass->problem = run->problem;
+    return absl::OkStatus();
+  }
+  // Sets the shapes of the op's outputs.
+  static absl::Status ReadShapes(XlaOpKernelContext* context, const RnnRun& run,
+                                 const RnnBufferSizes& sizes,
+                                 std::vector<xla::Shape>* shapes) {
+    for (const TensorForm& form : run.forms.outputs) {
+      tensorflow::TensorShape shape;
+      TF_RETURN_IF_ERROR(ReadShape(form, run.problem,
+                                   static_cast<int64_t>(sizes.reserve_space),
+                                   &shape));
+      shapes->push_back(DenseShape(
+          form.item_bytes == 0 ? context->input_xla_type(kInput) : xla::U8,
+          shape));
+    }
     return absl::OkStatus();
   }
 
@@ -65,36 +78,27 @@ class PassLowering : public Lowering {
 class ForwardLowering : public PassLowering {
  public:
   explicit ForwardLowering(OpKernelConstruction* context)
-      : PassLowering(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("is_training", &is_training_));
-    OP_REQUIRES_OK(context, WithoutExceptions([&] {
-                     return ReadAttr(context, "algorithm", &algorithm_);
-                   }));
-  }
+      : PassLowering(context, /*is_backward=*/false) {}
 
  protected:
   absl::Status Lower(XlaOpKernelContext* context,
                      const Inputs& inputs) override {
     RnnRun run;
     XlaPass pass;
-    TF_RETURN_IF_ERROR(ReadPass(context, inputs, is_training_, &run, &pass));
-    TF_RETURN_IF_ERROR(reader().CheckResets(reader().num_inputs(), inputs));
-    pass.problem.algorithm = algorithm_;
-    const xla::PrimitiveType type = context->input_xla_type(kInput);
-    const xla::Shape cells = DenseShape(type, run.cells_shape);
+    TF_RETURN_IF_ERROR(ReadPass(context, inputs, &run, &pass));
+    std::vector<xla::Shape> shapes;
     if (run.empty()) {
       // No step runs, so the states pass through unchanged.
-      xla::XlaBuilder* const builder = context->builder();
-      context->SetOutput(
-          kOutput, xla::Zeros(builder, DenseShape(type, run.output_shape)));
-      context->SetOutput(kOutputH, inputs.ops[kInputH]);
-      context->SetOutput(kOutputC, inputs.ops[kInputC]);
-      context->SetOutput(kReserveSpace, xla::Zeros(builder, BytesShape(0)));
-      if (reader().num_cells() > 0) {
-        context->SetOutput(kCellSequences, xla::Zeros(builder, cells));
+      TF_RETURN_IF_ERROR(ReadShapes(context, run, {}, &shapes));
+      for (int i = 0; i < context->num_outputs(); ++i) {
+        context->SetOutput(i, i == kOutputH ? inputs.ops[kInputH]
+                              : i == kOutputC
+                                  ? inputs.ops[kInputC]
+                                  : xla::Zeros(context->builder(), shapes[i]));
       }
       return absl::OkStatus();
     }
+    const xla::PrimitiveType type = context->input_xla_type(kInput);
     if (IsSingleStep(pass.problem)) {
       // CPUs multiply no numbers of 16 bits as they are.
       const xla::PrimitiveType sums = type == xla::F64 ? xla::F64 : xla::F32;
@@ -111,10 +115,7 @@ class ForwardLowering : public PassLowering {
     }
     RnnBufferSizes sizes;
     TF_RETURN_IF_ERROR(BufferSizes(context, &pass, &sizes));
-    std::vector<xla::Shape> shapes = {
-        DenseShape(type, run.output_shape), DenseShape(type, run.h_shape),
-        DenseShape(type, run.c_shape), BytesShape(sizes.reserve_space)};
-    if (reader().num_cells() > 0) shapes.push_back(cells);
+    TF_RETURN_IF_ERROR(ReadShapes(context, run, sizes, &shapes));
     shapes.push_back(BytesShape(sizes.forward_workspace));
     Call(context, kXlaForward, XlaConfig(pass), ArgumentsOf(inputs), shapes);
     return absl::OkStatus();
@@ -128,23 +129,19 @@ class ForwardLowering : public PassLowering {
            !problem.is_training &&
            (!is_gpu() || problem.algorithm == RnnAlgorithm::kAuto);
   }
-
-  bool is_training_ = true;
-  RnnAlgorithm algorithm_ = RnnAlgorithm::kAuto;
 };
 
 class BackwardLowering : public PassLowering {
  public:
-  using PassLowering::PassLowering;
+  explicit BackwardLowering(OpKernelConstruction* context)
+      : PassLowering(context, /*is_backward=*/true) {}
 
  protected:
   absl::Status Lower(XlaOpKernelContext* context,
                      const Inputs& inputs) override {
     RnnRun run;
     XlaPass pass;
-    TF_RETURN_IF_ERROR(
-        ReadPass(context, inputs, /*is_training=*/true, &run, &pass));
-    TF_RETURN_IF_ERROR(reader().CheckBackward(inputs, run));
+    TF_RETURN_IF_ERROR(ReadPass(context, inputs, &run, &pass));
     const int own_inputs = reader().num_inputs();
     if (run.empty()) {
       context->SetOutput(kInputBackprop, xla::ZerosLike(inputs.ops[kInput]));
@@ -159,11 +156,11 @@ class BackwardLowering : public PassLowering {
     pass.choice = ChoiceIn(inputs(reserve_space).num_elements());
     RnnBufferSizes sizes;
     TF_RETURN_IF_ERROR(BufferSizes(context, &pass, &sizes));
-    TF_RETURN_IF_ERROR(CheckShape(
-        "reserve_space", inputs(reserve_space),
-        tensorflow::TensorShape({static_cast<int64_t>(sizes.reserve_space)})));
-    std::vector<xla::Shape> shapes(inputs.xla_shapes.begin(),
-                                   inputs.xla_shapes.begin() + kNumBackprops);
+    TF_RETURN_IF_ERROR(CheckShape(run.forms.inputs[reserve_space], run.problem,
+                                  static_cast<int64_t>(sizes.reserve_space),
+                                  inputs(reserve_space)));
+    std::vector<xla::Shape> shapes;
+    TF_RETURN_IF_ERROR(ReadShapes(context, run, sizes, &shapes));
     shapes.push_back(inputs.xla_shapes[reserve_space]);
     shapes.push_back(BytesShape(sizes.backward_workspace));
     // The pass overwrites the reserve space, so it is a result too, in the same

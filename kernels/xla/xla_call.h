@@ -83,11 +83,6 @@ static_assert(NumVisited<XlaPass>() ==
                   NumVisited<StepMove>() == kNumFields < StepMove > -4,
               "VisitFields leaves a field of a call out");
 
-// The types of data have no names.
-template <>
-inline constexpr size_t kNumNames<RnnDataType> =
-    static_cast<size_t>(RnnDataType::kBfloat16) + 1;
-
 struct FromIntegers {
   const int64_t* next;
   const int64_t* end;
