@@ -294,7 +294,7 @@ void BackwardPass<T>::RunCells(const Group& group, int64_t step, int64_t r,
             .Read(count, converted);
     for (int64_t j = 0; j < count; ++j) at.dc[first + j] += from[j];
   }
-  SetZones(group.pseudo_layer->index, row, unit, n, at.zones);
+  masks_.SetZones(group.pseudo_layer->index, row, unit, n, at.zones);
   CellSteps<T>().backward(n, at);
   // Nothing passes to the step before from one that starts anew.
   if (cell_.has_c &&
@@ -398,7 +398,7 @@ void BackwardPass<T>::Add(const CpuReserve<T>& reserve, Arena* arena,
   for (int64_t i = 0; i < std::min<int64_t>(2, spec_.num_layers - 1); ++i) {
     between[i] = arena->Take<T>(max_rows * layer_out_);
   }
-  T* const dropped = has_dropout(spec_.num_layers - 1)
+  T* const dropped = problem_.has_dropout_between_layers()
                          ? arena->Take<T>(max_rows * layer_out_)
                          : nullptr;
   for (int64_t dir = 0; dir < dirs_; ++dir) {
@@ -425,8 +425,8 @@ void BackwardPass<T>::Add(const CpuReserve<T>& reserve, Arena* arena,
               ? callers_backprop.InPlace()
               : Rows<T>{arena->Take<T>(max_rows * input_size), input_size};
     }
-    if (has_dropout(index)) {
-      DropOut(index, layer.input.numbers.InPlace(), dropped, schedule);
+    if (masks_.DropsInput(index)) {
+      masks_.DropInput(index, layer.input.numbers.InPlace(), dropped, schedule);
       layer.input = {{dropped}, layer_out_};
     }
     {

@@ -124,8 +124,8 @@ void BackwardPass<T>::AddSums(const Layer& layer, Arena* arena,
   }
   AddWeights(layer, arena, schedule);
   AddVectors(layer, schedule);
-  if (has_dropout(layer.index))
-    DropOut(layer.index, dx.data, dx.data, schedule);
+  if (masks_.DropsInput(layer.index))
+    masks_.DropInput(layer.index, dx.data, dx.data, schedule);
   const int64_t n = spec_.input_size;
   const auto to = tensors_.Sequences<T>(buffers_.input_backprop, n);
   if (layer.index > 0 || is_left_out || to.in_place()) return;

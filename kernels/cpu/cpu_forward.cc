@@ -22,7 +22,7 @@ class ForwardPass : public CpuNetwork {
 
   void Add(const CpuReserve<T>& reserve, Arena* arena, Schedule* schedule) {
     T* const dropped =
-        has_dropout(spec_.num_layers - 1)
+        problem_.has_dropout_between_layers()
             ? arena->Take<T>(problem_.max_time * batch_ * layer_out_)
             : nullptr;
     for (int64_t index = 0; index < spec_.num_layers; ++index) {
@@ -35,8 +35,9 @@ class ForwardPass : public CpuNetwork {
           index > 0 ? StoredRows<T>({reserve.outputs[index - 1]}, layer_out_)
                     : tensors_.Sequences<T>(buffers_.input, spec_.input_size);
       LayOut(reserve, arena, &layer);
-      if (has_dropout(index)) {
-        DropOut(index, layer.input.numbers.InPlace(), dropped, schedule);
+      if (masks_.DropsInput(index)) {
+        masks_.DropInput(index, layer.input.numbers.InPlace(), dropped,
+                         schedule);
         layer.input = {{dropped}, layer_out_};
       }
       if (reserve.outputs[index] != nullptr) {
@@ -444,7 +445,7 @@ class ForwardPass : public CpuNetwork {
         rows_.StartsAnew(strand.Position(r), step.time, group.dir)) {
       std::fill_n(at.c, n, T(0));
     }
-    SetZones(group.pseudo_layer, row, unit, n, at.zones);
+    masks_.SetZones(group.pseudo_layer, row, unit, n, at.zones);
     CellSteps<T>().forward(n, at);
     if (problem_.is_training && cell_.has_c) {
       std::copy_n(at.c, n, group.kept.cell + row * units_ + unit);

@@ -44,7 +44,7 @@ CpuNetwork::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
       rows_(rows),
       tensors_(problem, rows),
       layout_(problem.spec),
-      seed_{seed[0], seed[1]},
+      masks_(problem, rows, seed),
       core_(ThisCore(problem)),
       division_(DivideGroups(problem, core_, num_threads)),
       strands_(rows.Strands(division_.strands)),
@@ -56,11 +56,7 @@ CpuNetwork::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
       dirs_(spec_.num_dirs()),
       h_stride_(RowStride(PaddedDepth(out_))),
       strand_size_(
-          CeilDiv(PackedRows::MaxBlockSize(batch_), division_.strands)) {
-  if (has_dropout(spec_.num_layers - 1) || problem_.draws_zones()) {
-    mask_steps_ = rows.CallerRows(/*time_major=*/true);
-  }
-}
+          CeilDiv(PackedRows::MaxBlockSize(batch_), division_.strands)) {}
 
 template <typename T>
 RightMatrix<T> CpuNetwork::PackMatrix(int64_t depth, int64_t cols,
@@ -133,67 +129,13 @@ CpuForwardWeights<T> CpuNetwork::PackForward(int64_t pseudo_layer,
   return weights;
 }
 
-template <typename T>
-void CpuNetwork::DropOut(int64_t layer, const T* from, T* to,
-                         Schedule* schedule) const {
-  const DropoutMask mask = {
-      {seed_[0], seed_[1]}, layer - 1, spec_.dropout, layer_out_};
-  schedule->AddRanges(rows_.num_rows(), 16, [=](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row) {
-      ApplyDropout(mask, mask_steps_[row], from + row * layer_out_,
-                   to + row * layer_out_);
-    }
-  });
-}
-
-template <typename T>
-void CpuNetwork::DrawMasks(int64_t layer, const Group& group, T* masks) const {
-  const DropoutMask mask = {{seed_[0], seed_[1]},
-                            RnnSpec::kRecurrentDropoutLayer,
-                            spec_.recurrent_dropout,
-                            out_};
-  const int64_t first_gate = (layer * dirs_ + group.dir) * cell_.num_gates;
-  ForEachState(group, [&](int64_t r, int64_t position, int64_t) {
-    for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
-      T* const to = OfGate(masks, gate) + r * h_stride_;
-      std::fill_n(to, out_, T(1));
-      ApplyDropout(mask,
-                   (first_gate + gate) * batch_ + rows_.sequences()[position],
-                   to, to);
-    }
-  });
-}
-
-template <typename T>
-void CpuNetwork::SetZones(int64_t pseudo_layer, int64_t row, int64_t unit,
-                          int64_t n, T* zones) const {
-  if (!spec_.has_zoneout()) return;
-  for (const int64_t state : {0, 1}) {
-    T* const to = zones + state * units_;
-    const float rate = state == 0 ? spec_.zoneout : spec_.cell_zoneout;
-    if (problem_.draws_zones()) {
-      const int64_t step =
-          (2 * pseudo_layer + state) * problem_.max_time * batch_ +
-          mask_steps_[row];
-      DrawDropped({{seed_[0], seed_[1]}, RnnSpec::kZoneoutLayer, rate, units_},
-                  step * units_ + unit, n, to);
-    } else {
-      std::fill_n(to, n, static_cast<T>(rate));
-    }
-  }
-}
-
 #define CRNN_INSTANTIATE(T)                                                    \
   template struct CpuReserve<T>;                                               \
   template RightMatrix<T> CpuNetwork::PackMatrix(                              \
       int64_t, int64_t, bool, Stored<T>, bool, WeightsForm, Arena*, Schedule*) \
       const;                                                                   \
   template CpuForwardWeights<T> CpuNetwork::PackForward(                       \
-      int64_t, Stored<T>, WeightsForm, Arena*, Schedule*) const;               \
-  template void CpuNetwork::DropOut(int64_t, const T*, T*, Schedule*) const;   \
-  template void CpuNetwork::DrawMasks(int64_t, const Group&, T*) const;        \
-  template void CpuNetwork::SetZones(int64_t, int64_t, int64_t, int64_t, T*)   \
-      const
+      int64_t, Stored<T>, WeightsForm, Arena*, Schedule*) const
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);
 #undef CRNN_INSTANTIATE

@@ -12,8 +12,8 @@
 #include "kernels/arena.h"
 #include "kernels/cpu/caller_tensors.h"
 #include "kernels/cpu/division.h"
-#include "kernels/cpu/dropout.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/masks.h"
 #include "kernels/cpu/packed_rows.h"
 #include "kernels/cpu/schedule.h"
 #include "kernels/cpu/simd_kernels.h"
@@ -227,17 +227,10 @@ class CpuNetwork {
         number_of(spec_.recurrent_activation, Activation::kSigmoid);
     return row;
   }
-  bool has_dropout(int64_t layer) const {
-    return problem_.is_training && spec_.dropout > 0.0f && layer > 0;
-  }
   // Returns whether callers have the c of all steps of a layer.
   bool has_cell_sequences(int64_t layer) const {
     return problem_.has_cell_sequences && layer + 1 == spec_.num_layers;
   }
-  // Multiplies a layer's input `from`, [N, D * P], by its dropout mask. `to`
-  // may be `from`.
-  template <typename T>
-  void DropOut(int64_t layer, const T* from, T* to, Schedule* schedule) const;
   bool has_recurrent_dropout() const {
     return problem_.has_recurrent_dropout();
   }
@@ -259,17 +252,21 @@ class CpuNetwork {
     return arena->Take<T>(cell_.num_gates * strand_size_ * h_stride_);
   }
   template <typename T>
-  void DrawMasks(int64_t layer, const Group& group, T* masks) const;
+  void DrawMasks(int64_t layer, const Group& group, T* masks) const {
+    ForEachState(group, [&](int64_t r, int64_t position, int64_t) {
+      for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
+        masks_.DrawRecurrent(layer * dirs_ + group.dir, gate,
+                             rows_.sequences()[position],
+                             OfGate(masks, gate) + r * h_stride_);
+      }
+    });
+  }
   // Takes the shares of zoneout, if there is any: [strand, 2, H].
   template <typename T>
   T* TakeZones(Arena* arena) const {
     if (!spec_.has_zoneout()) return nullptr;
     return arena->Take<T>(2 * strand_size_ * units_);
   }
-  // Sets those of n units in a row of the gates, from `unit` on.
-  template <typename T>
-  void SetZones(int64_t pseudo_layer, int64_t row, int64_t unit, int64_t n,
-                T* zones) const;
   // Returns where a gate's part of an array from TakeMasks begins.
   template <typename T>
   T* OfGate(T* masks, int64_t gate) const {
@@ -321,13 +318,10 @@ class CpuNetwork {
   const PackedRows& rows_;
   const CallerTensors tensors_;
   const ParamLayout layout_;
-  const uint64_t seed_[2];
+  const Masks masks_;
   const Core core_;
   const Division division_;
   const std::vector<Strand> strands_;
-  // The index of each row's step in a time-major [T * B] sequence; empty
-  // without dropout.
-  std::vector<int64_t> mask_steps_;
   const int64_t batch_, gates_, units_, out_, layer_out_, dirs_;
   const int64_t h_stride_;     // Numbers from one row of states to the next.
   const int64_t strand_size_;  // The most sequences of a strand.
