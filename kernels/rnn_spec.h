@@ -43,10 +43,13 @@ enum class Direction { kUnidirectional, kBidirectional };
 enum class Activation { CRNN_ACTIVATIONS(CRNN_VALUE_OF_ACTIVATION) };
 enum class BiasMode { kNone, kSingleInput, kSingleRecurrent, kDouble };
 
-// The names of an enumeration's values, by their numbers. They are those of the
-// ops' attributes.
+// The names of an enumeration's values, by their numbers. They are NumPy's, and
+// those of the ops' attributes.
 template <typename Enum>
 inline constexpr std::array<const char*, 0> kNames = {};
+template <>
+inline constexpr std::array kNames<RnnDataType> = {"float64", "float32",
+                                                   "float16", "bfloat16"};
 template <>
 inline constexpr std::array kNames<InputMode> = {"linear_input", "skip_input"};
 template <>

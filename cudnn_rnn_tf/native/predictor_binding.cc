@@ -39,10 +39,8 @@ RnnDataType DataTypeOf(const py::dtype& dtype) {
         Text(py::repr(dtype)));
   }
   const std::string name = py::cast<std::string>(dtype.attr("name"));
-  if (name == "float64") return RnnDataType::kFloat64;
-  if (name == "float32") return RnnDataType::kFloat32;
-  if (name == "float16") return RnnDataType::kFloat16;
-  if (name == "bfloat16") return RnnDataType::kBfloat16;
+  RnnDataType type;
+  if (ParseName(name, &type)) return type;
   throw py::type_error(
       "expected weights of type float64, float32, float16 or bfloat16, but "
       "received " +

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/packed_rows.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/schedule.h"
 #include "kernels/cpu/simd_kernels.h"
 
@@ -73,10 +74,10 @@ Core ThisCore(const RnnProblem& problem) {
     return Core{OwnCacheBytes(), cols, cols * bytes,
                 CeilDiv(simd.panel_vectors, 2)};
   };
-  if (problem.dtype == RnnDataType::kFloat64) {
-    return core_of(Kernels<double>(), sizeof(double));
-  }
-  Core core = core_of(Kernels<float>(), sizeof(float));
+  Core core = {};
+  Dispatch(problem.dtype, [&](auto number) {
+    core = core_of(Kernels<decltype(number)>(), sizeof(number));
+  });
   if (problem.dtype == RnnDataType::kBfloat16 && Simd().multiplies_matrices()) {
     core.panel_row_bytes = core.panel_cols * 2;
     core.panel_row_cycles = kMatrixCycles;
