@@ -8,6 +8,7 @@
 
 namespace cudnn_rnn_tf {
 
+// The backward pass, whose steps cpu_backward.cc has.
 template <typename T>
 class BackwardPass : public CpuNetwork {
  public:

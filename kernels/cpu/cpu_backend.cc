@@ -28,29 +28,6 @@ struct CpuPlan : RnnPlan {
   int64_t threads_woken = 1, threads_at_hand = 1, threads_backward = 1;
 };
 
-enum class Pass { kForward, kBackward };
-
-// Returns how many threads, `count` at most, a pass has enough work for. Each
-// thread needs a certain amount of work to be worth its cost, and more of it if
-// the threads are not at hand but must be woken.
-int64_t WorthThreads(const RnnProblem& problem, Pass pass, int64_t count,
-                     bool at_hand) {
-  const double worth_one = at_hand ? 3.75e5 : 2.5e6;
-  const RnnSpec& spec = problem.spec;
-  const double fan_ins =
-      spec.layer_input_size(0) +
-      static_cast<double>(spec.num_layers - 1) * spec.layer_output_size() +
-      static_cast<double>(spec.num_layers) * spec.output_size();
-  const double weights =
-      spec.num_dirs() * spec.num_gates() * spec.num_units * fan_ins;
-  // A backward pass also writes the gradient of each weight, which takes as
-  // long as about three operations.
-  const double work = 2.0 * problem.max_time * problem.batch_size +
-                      (pass == Pass::kBackward ? 3 : 0);
-  return std::clamp<int64_t>(static_cast<int64_t>(work * weights / worth_one),
-                             1, count);
-}
-
 // Runs the pass, which computes in T. If the buffers are null, it only computes
 // their sizes.
 template <typename T, typename Buffers>
@@ -138,13 +115,13 @@ void CpuBackend::Prepare(void* buffer, size_t bytes) {
 std::shared_ptr<const RnnPlan> CpuBackend::MakePlan(
     const RnnProblem& problem) const {
   auto plan = std::make_shared<CpuPlan>(problem);
-  const auto worth = [&](Pass pass, bool at_hand) {
-    return WorthThreads(problem, pass, threads_.count, at_hand);
+  const auto worth = [&](bool is_backward, bool at_hand) {
+    return WorthThreads(problem, is_backward, threads_.count, at_hand);
   };
-  plan->threads_woken = worth(Pass::kForward, false);
+  plan->threads_woken = worth(/*is_backward=*/false, /*at_hand=*/false);
   plan->threads_at_hand =
-      threads_.are_at_hand ? worth(Pass::kForward, true) : plan->threads_woken;
-  plan->threads_backward = worth(Pass::kBackward, false);
+      worth(/*is_backward=*/false, /*at_hand=*/threads_.are_at_hand != nullptr);
+  plan->threads_backward = worth(/*is_backward=*/true, /*at_hand=*/false);
   Dispatch(problem.dtype, [&](auto number) {
     using T = decltype(number);
     // The workspace must suffice for calls whether or not they find the threads

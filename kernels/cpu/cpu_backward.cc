@@ -1,3 +1,7 @@
+// The steps of the backward pass. It adds a layer after the other to the
+// schedule, the last one first; the groups of a layer go back through time side
+// by side. cpu_backward_sums.cc then adds what needs the gradients of all
+// steps.
 #include <algorithm>
 
 #include "kernels/cpu/backward_pass.h"

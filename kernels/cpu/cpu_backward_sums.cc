@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/cpu/backward_pass.h"
+#include "kernels/cpu/transposed_products.h"
 
 namespace cudnn_rnn_tf {
 

@@ -1,3 +1,7 @@
+// The forward pass. It adds a layer after the other to the schedule; the groups
+// of a layer go through time side by side, each a chunk of steps at a time: the
+// products with the inputs of all steps of the chunk, and then step by step the
+// products with h and the cells, which the parts of the group share.
 #include <algorithm>
 
 #include "kernels/cpu/cpu_network.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/packed_rows.h"
+#include "kernels/cpu/product.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/schedule.h"
 #include "kernels/cpu/simd_kernels.h"
@@ -66,6 +66,24 @@ int64_t OwnCacheBytes() {
 }
 
 }  // namespace
+
+int64_t WorthThreads(const RnnProblem& problem, bool is_backward, int64_t count,
+                     bool at_hand) {
+  const double worth_one = at_hand ? 3.75e5 : 2.5e6;
+  const RnnSpec& spec = problem.spec;
+  const double fan_ins =
+      spec.layer_input_size(0) +
+      static_cast<double>(spec.num_layers - 1) * spec.layer_output_size() +
+      static_cast<double>(spec.num_layers) * spec.output_size();
+  const double weights =
+      spec.num_dirs() * spec.num_gates() * spec.num_units * fan_ins;
+  // A backward pass also writes the gradient of each weight, which takes as
+  // long as about three operations.
+  const double work =
+      2.0 * problem.max_time * problem.batch_size + (is_backward ? 3 : 0);
+  return std::clamp<int64_t>(static_cast<int64_t>(work * weights / worth_one),
+                             1, count);
+}
 
 Core ThisCore(const RnnProblem& problem) {
   const auto core_of = [](const auto& simd, int64_t bytes) {

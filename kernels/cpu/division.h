@@ -1,4 +1,5 @@
-// Decides how threads share the steps of the recurrence.
+// Decides how many threads run a pass, and how they share the steps of the
+// recurrence.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_DIVISION_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_DIVISION_H_
 
@@ -7,6 +8,12 @@
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
+
+// Returns how many threads, `count` at most, a pass has enough work for. Each
+// thread needs a certain amount of work to be worth its cost, and more of it if
+// the threads are not at hand but must be woken.
+int64_t WorthThreads(const RnnProblem& problem, bool is_backward, int64_t count,
+                     bool at_hand);
 
 // How each block of sequences is split among threads. Strands are subsets of
 // its sequences. They are independent of each other, but each of them reads all

@@ -142,12 +142,12 @@ void RightMatrix<T>::Pack(const Source& source, Schedule* schedule) const {
 template <typename T>
 void RightMatrix<T>::ForPanelsOfSource(
     int64_t start, int64_t first_panel, int64_t last_panel,
-    const std::function<void(int64_t, int64_t, const void*)>& run) const {
+    const std::function<void(int64_t, const Panels&)>& run) const {
   const ScratchArray<T> packed(kMaxBlockDepth * kPackedCols<T>);
   for (int64_t first = first_panel, last; first < last_panel; first = last) {
     last = std::min(SpanEnd(first), last_panel);
     PackSpan(source_, start, first, last, packed.data());
-    run(first, last, packed.data());
+    run(first * PanelCols(), PanelsAt(packed.data(), start, first, last));
   }
 }
 

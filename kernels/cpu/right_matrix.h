@@ -40,6 +40,15 @@ Rows<const T> ReadRows(StoredRows<T> from, int64_t rows, int64_t n, T* buffer) {
   return {buffer, kMaxBlockDepth};
 }
 
+// Some neighbouring panels of one block of a right-hand side: see RightMatrix.
+struct Panels {
+  const void* data;  // One after the other.
+  int64_t panel_bytes;
+  int64_t depth;
+  int64_t cols;   // Those of all panels together.
+  bool bfloat16;  // Whether they hold such numbers, in pairs.
+};
+
 // The right-hand side B [depth, cols] of a product. Products read it in the
 // order of their inner loops: B is divided into blocks along its depth, a block
 // into panels of columns, and a panel is stored row by row. The last panel has
@@ -69,14 +78,48 @@ class RightMatrix {
       : depth_(depth), cols_(cols), columns_(columns) {}
 
   int64_t depth() const { return depth_; }
+  int64_t cols() const { return cols_; }
+  bool bfloat16() const { return bfloat16_; }
+  // B in place, [cols, depth], if products read it there; else null.
+  const T* columns() const { return columns_; }
+  bool is_packed_by_products() const {
+    return data_ == nullptr && columns_ == nullptr;
+  }
   int64_t panels() const;
+  // Returns the number of columns of a panel; the last panel may have fewer.
+  static int64_t PanelCols();
+  // Tasks begin at multiples of this number of rows. It is that of a tile's
+  // rows. Tall tiles, and tiles of matrix registers, may have twice as many,
+  // but smaller tasks make more even shares.
+  int64_t TileRows() const;
+  // Returns the depth of all blocks but the last, which is nearly as deep and
+  // the only one that may need padding. Blocks decide the order of additions,
+  // so they are the same with and without bfloat16.
+  int64_t BlockDepth() const;
+  // Returns the depth of the block that begins at row `start`.
+  int64_t Block(int64_t start) const {
+    return std::min(BlockDepth(), depth_ - start);
+  }
 
   // Adds the work that fills the panels to the schedule. The source must live
   // until the schedule has run.
   void Pack(const Source& source, Schedule* schedule) const;
 
-  // Returns the number of columns of a panel; the last panel may have fewer.
-  static int64_t PanelCols();
+  // Returns panels [first, last) of the block that begins at row `start`, which
+  // are packed.
+  Panels PanelsOf(int64_t start, int64_t first, int64_t last) const {
+    return PanelsAt(Panel(start, first), start, first, last);
+  }
+  // Calls run(col, panels) for such panels, all at once or a few at a time.
+  // `col` is their first column.
+  template <typename Run>
+  void ForPanels(int64_t start, int64_t first, int64_t last,
+                 const Run& run) const {
+    if (data_ == nullptr) {
+      return ForPanelsOfSource(start, first, last, std::ref(run));
+    }
+    run(first * PanelCols(), PanelsOf(start, first, last));
+  }
 
  private:
   // Panels are packed in spans, so that more neighbouring numbers are read at a
@@ -88,20 +131,15 @@ class RightMatrix {
   // Writes the part of a span that is in the block that begins at row `start`.
   void PackSpan(const Source& source, int64_t start, int64_t first,
                 int64_t last, void* to) const;
-  // Calls run(first, last, data) for panels [first_panel, last_panel) of the
-  // block that begins at row `start`, all at once or a few at a time. `data` is
-  // where panels [first, last) are stored.
-  template <typename Run>
-  void ForPanels(int64_t start, int64_t first_panel, int64_t last_panel,
-                 const Run& run) const {
-    if (data_ == nullptr) {
-      return ForPanelsOfSource(start, first_panel, last_panel, std::ref(run));
-    }
-    run(first_panel, last_panel, Panel(start, first_panel));
-  }
   void ForPanelsOfSource(
       int64_t start, int64_t first_panel, int64_t last_panel,
-      const std::function<void(int64_t, int64_t, const void*)>& run) const;
+      const std::function<void(int64_t, const Panels&)>& run) const;
+  Panels PanelsAt(const void* data, int64_t start, int64_t first,
+                  int64_t last) const {
+    const int64_t end = std::min(last * PanelCols(), cols_);
+    return {data, PanelBytes(start), Block(start), end - first * PanelCols(),
+            bfloat16_};
+  }
   // Returns where a panel's part of the block that begins at row `start` is
   // stored, if panels are packed.
   void* Panel(int64_t start, int64_t panel) const {
@@ -118,30 +156,13 @@ class RightMatrix {
     return bfloat16_ ? sizeof(uint16_t) : sizeof(T);
   }
   int64_t PaddedCols() const;
-  // Returns the depth of all blocks but the last, which is nearly as deep and
-  // the only one that may need padding. Blocks decide the order of additions,
-  // so they are the same with and without bfloat16.
-  int64_t BlockDepth() const;
-  // Returns the depth of the block that begins at row `start`.
-  int64_t Block(int64_t start) const {
-    return std::min(BlockDepth(), depth_ - start);
-  }
-  // Tasks begin at multiples of this number of rows. It is that of a tile's
-  // rows. Tall tiles, and tiles of matrix registers, may have twice as many,
-  // but smaller tasks make more even shares.
-  int64_t TileRows() const;
 
   int64_t depth_ = 0;
   int64_t cols_ = 0;
   bool bfloat16_ = false;
   void* data_ = nullptr;  // The panels; null if products pack them.
   Source source_;
-  const T* columns_ = nullptr;  // B in place, [cols, depth].
-
-  template <typename U>
-  friend struct Product;
-  template <typename U>
-  friend class TransposedProducts;
+  const T* columns_ = nullptr;
 };
 
 // Rounds n numbers of each of the rows [depth, stride] to bfloat16 and writes

@@ -87,7 +87,7 @@ def test_arithmetic_holds(tmp_path):
 
 def test_many_threads_share_the_work(tmp_path):
     """Every piece of work is done once and in order, with any number of threads."""
-    names = ("division", "gemm", "packed_rows", "right_matrix", "schedule")
+    names = ("division", "packed_rows", "product", "right_matrix", "schedule")
     names += ("simd_dispatch", "simd_kernels")
     sources = [f"kernels/cpu/{name}.cc" for name in names]
     sources += ["kernels/rnn_spec.cc", "kernels/param_layout.cc"]
@@ -99,7 +99,7 @@ def test_many_threads_share_the_work(tmp_path):
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the instructions are those of x86-64")
 def test_products_for_processors_that_are_not_here(tmp_path):
     """The code for AVX-512 and AMX multiplies matrices of any shape, with faked instructions."""
-    names = ("gemm", "right_matrix", "schedule", "simd_kernels")
+    names = ("product", "right_matrix", "schedule", "simd_kernels", "transposed_products")
     sources = [f"kernels/cpu/{name}.cc" for name in names]
     options = ("-DCRNN_SIMD_NAME=avx512bf16", "-DCRNN_SIMD_BYTES=64", "-Wno-psabi", *ONE_CELL)
     options += ("-include", f"{ROOT}/tests/programs/fake_wide_instructions.h")

@@ -14,7 +14,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/transposed_products.h"
 
 // simd_kernels.cc is compiled for AVX-512 with BF16. The matrix registers have
 // a source file of their own, which needs another name.

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "kernels/cpu/division.h"
-#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/packed_rows.h"
+#include "kernels/cpu/product.h"
 #include "kernels/cpu/schedule.h"
 
 namespace {

@@ -1,0 +1,219 @@
+#include "kernels/cpu/transposed_products.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/cpu/scratch_array.h"
+#include "kernels/cpu/simd_kernels.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+constexpr int64_t kMaxPairs = kMaxBlockDepth / 2;
+// The most rows of a task. A block of these rows, which it copies, fits into
+// the L2 cache beside a panel; the more rows there are, the less often panels
+// are read.
+constexpr int64_t kTaskRows = 96;
+static_assert(kTaskRows <= kMaxRoundedCols && kTaskRows <= kCachedRows, "");
+// A matrix register reads 16 rows at a time from an array of this size.
+static_assert(kTaskRows % 16 == 0, "");
+constexpr int64_t kCostOfCopiedRow = 30;
+constexpr int64_t kCostOfCol = 13;
+// The factors are packed in parts of this depth, which stay in the L3 cache.
+constexpr int64_t kPackedDepth = 768;
+// So many columns of a task are converted together, if results are not of the
+// type that they are computed in.
+constexpr int64_t kConvertedCols = 256;
+
+// Rounds A [depth, kTaskRows] and writes its first columns as rows of pairs,
+// [cols, kMaxPairs], with zeros beyond the depth.
+void RoundTransposed(const float* a, int64_t depth, int64_t cols,
+                     BfloatPair* to) {
+  constexpr int64_t kPart = 32;
+  alignas(64) BfloatPair pairs[kPart / 2 * kTaskRows];
+  for (int64_t start = 0; start < depth; start += kPart) {
+    const int64_t part = std::min(kPart, depth - start);
+    RoundRowPairs(a + start * kTaskRows, part, cols, kTaskRows, pairs);
+    Simd().pairs.transpose(PaddedDepth(part) / 2, cols, pairs, kTaskRows,
+                           to + start / 2, kMaxPairs);
+  }
+}
+
+// Copies the first n elements of each row.
+template <typename T>
+void CopyRows(Rows<const T> from, int64_t rows, int64_t n, T* to,
+              int64_t to_stride) {
+  for (int64_t i = 0; i < rows; ++i) {
+    if (i + kAhead < rows) Prefetch(from[i + kAhead], n);
+    std::copy_n(from[i], n, to + i * to_stride);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+int64_t TransposedProducts<T>::AddB(StoredRows<T> b, int64_t cols) {
+  rights_.push_back({b, cols});
+  return static_cast<int64_t>(rights_.size()) - 1;
+}
+
+template <typename T>
+void TransposedProducts<T>::AddA(Rows<const T> a, int64_t rows,
+                                 std::vector<Term> terms,
+                                 std::vector<Destination<T>> sums) {
+  lefts_.push_back({a, rows, std::move(terms), std::move(sums)});
+}
+
+template <typename T>
+int64_t TransposedProducts<T>::NumPanels(const Left& left) const {
+  int64_t panels = 0;
+  for (const Term& term : left.terms) {
+    panels += CeilDiv(rights_[term.b].cols, RightMatrix<T>::PanelCols());
+  }
+  return panels;
+}
+
+template <typename T>
+void TransposedProducts<T>::Run(const Left& left,
+                                const std::vector<RightMatrix<T>>& packed,
+                                int64_t first_depth,
+                                const TaskGrid::Task& task) {
+  const ScratchArray<T> copied_rows(kTaskRows * kMaxBlockDepth);
+  T* const copied = copied_rows.data();
+  // Factors and results of type double are never converted.
+  constexpr bool kConverts = std::is_same_v<T, float>;
+  const ScratchArray<BfloatPair> rounded(kConverts ? kTaskRows * kMaxPairs : 0);
+  BfloatPair* const pairs = rounded.data();
+  const ScratchArray<T> results(kConverts ? kTaskRows * kConvertedCols : 0);
+  T* const converted = results.data();
+  const int64_t panel_cols = RightMatrix<T>::PanelCols();
+  const int64_t depth = packed[0].depth();
+  const int64_t block_depth = packed[0].BlockDepth();
+  const bool bfloat16 = packed[0].bfloat16();
+  const int64_t rows = task.last_row - task.first_row;
+  for (int64_t start = 0; start < depth; start += block_depth) {
+    const int64_t block = packed[0].Block(start);
+    const bool is_first = first_depth + start == 0;
+    CopyRows(left.a.From(first_depth + start, task.first_row), block, rows,
+             copied, kTaskRows);
+    if (task.first_panel == 0) {
+      for (const Destination<T>& sums : left.sums) {
+        const Destination<T> to = sums.From(task.first_row);
+        T* const sum = to.in_place() ? to.InPlace() : converted;
+        if (is_first) std::fill_n(sum, rows, T(0));
+        Kernels<T>().add_column_sums(block, rows, copied, kTaskRows, sum);
+        if (!to.in_place()) to.Write(rows, sum);
+      }
+    }
+    if constexpr (std::is_same_v<T, float>) {
+      if (bfloat16) RoundTransposed(copied, block, rows, pairs);
+    }
+    int64_t panels_before = 0;
+    for (const Term& term : left.terms) {
+      const RightMatrix<T>& b = packed[term.b];
+      const int64_t panels = b.panels();
+      const int64_t first =
+          std::max<int64_t>(0, task.first_panel - panels_before);
+      const int64_t last = std::min(panels, task.last_panel - panels_before);
+      panels_before += panels;
+      if (first >= last) continue;
+      const int64_t together =
+          term.c.in_place() ? last - first : kConvertedCols / panel_cols;
+      for (int64_t panel = first; panel < last; panel += together) {
+        const int64_t count = std::min(together, last - panel);
+        const Panels columns = b.PanelsOf(start, panel, panel + count);
+        const Destination<T> to =
+            term.c.From(task.first_row * b.cols() + panel * panel_cols);
+        Rows<T> c = {converted, kConvertedCols};
+        Rows<const T> init;
+        if (to.in_place()) {
+          c = {to.InPlace(), b.cols()};
+          if (!is_first) init = c;
+        }
+        if (!bfloat16) {
+          RunTiles<T, T>(columns, {copied, 1}, kTaskRows, rows, init, c);
+        } else if constexpr (kConverts) {
+          RunTiles<T, BfloatPair>(columns, {pairs, kMaxPairs}, 1, rows, init,
+                                  c);
+        }
+        for (int64_t row = 0; row < rows && !to.in_place(); ++row) {
+          to.From(row * b.cols()).Write(columns.cols, c[row]);
+        }
+      }
+    }
+  }
+}
+
+template <typename T>
+auto TransposedProducts<T>::SumInArena(Arena* arena,
+                                       std::vector<Left>* lefts) const
+    -> std::vector<Conversion> {
+  std::vector<Conversion> conversions;
+  const auto sum_in_arena = [&](int64_t n, Destination<T>* to) {
+    if (to->in_place()) return;
+    T* const sums = arena->Take<T>(n);
+    conversions.push_back({sums, n, *to});
+    *to = {sums};
+  };
+  for (Left& left : *lefts) {
+    for (Term& term : left.terms) {
+      sum_in_arena(left.rows * rights_[term.b].cols, &term.c);
+    }
+    for (Destination<T>& sums : left.sums) sum_in_arena(left.rows, &sums);
+  }
+  return conversions;
+}
+
+template <typename T>
+void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
+  const Arena::Scope sums_scope(arena);
+  std::vector<Left> lefts = lefts_;
+  std::vector<Conversion> conversions;
+  // Sums of a single block are converted by the task that computes them.
+  if (depth_ > kMaxBlockDepth) conversions = SumInArena(arena, &lefts);
+  for (int64_t first = 0; first < depth_; first += kPackedDepth) {
+    // The scope gives the memory back, so the next part is packed in the same
+    // place.
+    const Arena::Scope scope(arena);
+    std::vector<RightMatrix<T>> packed;
+    for (const Right& right : rights_) {
+      packed.emplace_back(std::min(kPackedDepth, depth_ - first), right.cols,
+                          bfloat16_, arena);
+    }
+    schedule->AddTogether([&] {
+      for (size_t i = 0; i < rights_.size(); ++i) {
+        packed[i].Pack({rights_[i].rows.From(first)}, schedule);
+      }
+    });
+    schedule->AddTogether([&] {
+      for (const Left& left : lefts) {
+        // If there are no products, the tasks only compute sums of columns.
+        const int64_t panels = std::max<int64_t>(1, NumPanels(left));
+        const TaskGrid grid(left.rows, packed[0].TileRows(), panels,
+                            RightMatrix<T>::PanelCols(),
+                            {kTaskRows, panels, kCostOfCopiedRow, kCostOfCol},
+                            schedule->num_threads());
+        schedule->Add(1, grid.num_tasks(), [=](int64_t, int64_t task) {
+          Run(left, packed, first,
+              grid.At(task / grid.panel_parts, task % grid.panel_parts));
+        });
+      }
+    });
+  }
+  schedule->AddTogether([&] {
+    constexpr int64_t kRange = 16384;
+    for (const Conversion& conversion : conversions) {
+      schedule->AddRanges(conversion.n, kRange,
+                          [=](int64_t first, int64_t last) {
+                            conversion.to.From(first).Write(
+                                last - first, conversion.from + first);
+                          });
+    }
+  });
+}
+
+template class TransposedProducts<float>;
+template class TransposedProducts<double>;
+
+}  // namespace cudnn_rnn_tf
