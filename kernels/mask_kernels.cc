@@ -5,53 +5,47 @@
 
 #include "kernels/mask_shapes.h"
 #include "kernels/masked_steps.h"
-#include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_status.h"
 #include "kernels/op_tensors.h"
+#include "kernels/status_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 template <typename Device>
-class ReadMaskOp : public OpKernel {
+class ReadMaskOp : public StatusKernel {
  public:
-  explicit ReadMaskOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit ReadMaskOp(OpKernelConstruction* context) : StatusKernel(context) {
     OP_REQUIRES_OK(context, ReadMaskAttrs(context, &mask_, &owner_));
   }
 
-  void Compute(OpKernelContext* context) override {
+ protected:
+  absl::Status Run(OpKernelContext* context) override {
     const Tensor& mask = context->input(kMask);
-    const Tensor& sequences = context->input(kMasked);
     RnnMask values = mask_;
-    OP_REQUIRES_OK(context, ReadMaskShapes(mask.shape(), sequences.shape(),
-                                           owner_, &values));
+    TF_RETURN_IF_ERROR(ReadMaskShapes(
+        mask.shape(), context->input(kMasked).shape(), owner_, &values));
     values.values = mask.flat<bool>().data();
     const TensorShape steps({values.batch_size, values.max_time});
     Tensor* found[kNumMaskOutputs];
     for (int i = 0; i < kNumMaskOutputs; ++i) {
-      OP_REQUIRES_OK(
-          context,
-          context->allocate_output(
-              i, i == kMaskLengths ? TensorShape({values.batch_size}) : steps,
-              &found[i]));
+      TF_RETURN_IF_ERROR(context->allocate_output(
+          i, i == kMaskLengths ? TensorShape({values.batch_size}) : steps,
+          &found[i]));
     }
-    OP_REQUIRES_OK(
-        context,
-        ToTensorFlow(
-            MakeBackend(Device(), context)
-                ->ReadMask(values,
-                           {found[kMaskLengths]->flat<int64_t>().data(),
-                            found[kMaskPlaces]->flat<int64_t>().data(),
-                            found[kMaskSteps]->flat<int64_t>().data()})));
+    return ToTensorFlow(
+        MakeBackend(Device(), context)
+            ->ReadMask(values, {found[kMaskLengths]->flat<int64_t>().data(),
+                                found[kMaskPlaces]->flat<int64_t>().data(),
+                                found[kMaskSteps]->flat<int64_t>().data()}));
   }
 
  private:
@@ -60,20 +54,17 @@ class ReadMaskOp : public OpKernel {
 };
 
 template <typename Device>
-class MoveStepsOp : public OpKernel {
+class MoveStepsOp : public StatusKernel {
  public:
-  explicit MoveStepsOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit MoveStepsOp(OpKernelConstruction* context) : StatusKernel(context) {
     OP_REQUIRES_OK(context, ReadMoveAttrs(context, &move_));
   }
 
-  void Compute(OpKernelContext* context) override {
+ protected:
+  absl::Status Run(OpKernelContext* context) override {
     const Tensor& values = context->input(kUnmoved);
     StepMove move = move_;
-    OP_REQUIRES_OK(context, ReadMoveShapes(
-                                [&](int i) -> const TensorShape& {
-                                  return context->input(i).shape();
-                                },
-                                &move));
+    TF_RETURN_IF_ERROR(ReadMoveShapes(InputShapes{context}, &move));
     move.places = context->input(kPlaces).flat<int64_t>().data();
     move.steps = context->input(kSteps).flat<int64_t>().data();
     bool keeps_places = false;
@@ -82,31 +73,27 @@ class MoveStepsOp : public OpKernel {
     }
     if (keeps_places && move.packs) {
       context->set_output(0, values);
-      return;
+      return absl::OkStatus();
     }
     Tensor* moved;
-    OP_REQUIRES_OK(context,
-                   keeps_places
-                       ? context->forward_input_or_allocate_output(
-                             {kUnmoved}, 0, values.shape(), &moved)
-                       : context->allocate_output(0, values.shape(), &moved));
+    TF_RETURN_IF_ERROR(
+        keeps_places ? context->forward_input_or_allocate_output(
+                           {kUnmoved}, 0, values.shape(), &moved)
+                     : context->allocate_output(0, values.shape(), &moved));
     move.from = DataOf(values);
     move.to = DataOf(*moved);
-    OP_REQUIRES_OK(
-        context, ToTensorFlow(MakeBackend(Device(), context)->MoveSteps(move)));
+    return ToTensorFlow(MakeBackend(Device(), context)->MoveSteps(move));
   }
 
  private:
   StepMove move_;
 };
 
-#define CRNN_REGISTER(NAME, Op)                                \
-  REGISTER_KERNEL_BUILDER(                                     \
-      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU), \
-      NoThrowKernel<Op<CpuDevice>>);                           \
-  REGISTER_KERNEL_BUILDER(                                     \
-      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_GPU), \
-      NoThrowKernel<Op<GpuDevice>>)
+#define CRNN_REGISTER(NAME, Op)                                                \
+  REGISTER_KERNEL_BUILDER(                                                     \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU), Op<CpuDevice>); \
+  REGISTER_KERNEL_BUILDER(                                                     \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_GPU), Op<GpuDevice>)
 CRNN_REGISTER("ReadMask", ReadMaskOp);
 CRNN_REGISTER("PackSteps", MoveStepsOp);
 CRNN_REGISTER("UnpackSteps", MoveStepsOp);

@@ -30,49 +30,48 @@ ParamLayout::ParamLayout(const RnnSpec& spec)
         {layer, dir, id, size_, rows, cols, is_bias, spec.rnn_mode});
     size_ += rows * cols;
   };
-  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-    for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
-      PseudoLayer& offsets = pseudo_layers_[layer * spec.num_dirs() + dir];
-      if (spec.has_input_weights(layer)) {
-        offsets.input_weights = size_;
-        for (int64_t gate = 0; gate < gates; ++gate) {
-          add(layer, dir, gate, spec.num_units, spec.layer_input_size(layer));
-        }
-      }
-      offsets.recurrent_weights = size_;
-      for (int64_t gate = 0; gate < gates; ++gate) {
-        add(layer, dir, gates + gate, spec.num_units, spec.output_size());
-      }
-      if (spec.num_proj > 0) {
-        offsets.projection = size_;
-        add(layer, dir, 2 * gates, spec.num_proj, spec.num_units);
-      }
-      const int64_t vectors = spec.kind().num_vectors;
-      if (vectors > 0) offsets.vectors = size_;
-      for (int64_t i = 1; i <= vectors; ++i) {
-        add(layer, dir, 2 * gates + i, spec.num_units, 1);
-      }
+  // Returns the offset of one side's gates.
+  const auto add_gates = [&](int64_t layer, int64_t dir, int64_t first_id,
+                             int64_t cols) {
+    const int64_t offset = size_;
+    for (int64_t gate = 0; gate < gates; ++gate) {
+      add(layer, dir, first_id + gate, spec.num_units, cols);
     }
-  }
+    return offset;
+  };
+  // Calls body(layer, dir, offsets) for each pseudo-layer.
+  const auto for_each = [&](const auto& body) {
+    for (int64_t i = 0; i < spec.num_pseudo_layers(); ++i) {
+      body(i / spec.num_dirs(), i % spec.num_dirs(), pseudo_layers_[i]);
+    }
+  };
+  for_each([&](int64_t layer, int64_t dir, PseudoLayer& offsets) {
+    if (spec.has_input_weights(layer)) {
+      offsets.input_weights =
+          add_gates(layer, dir, 0, spec.layer_input_size(layer));
+    }
+    offsets.recurrent_weights =
+        add_gates(layer, dir, gates, spec.output_size());
+    if (spec.num_proj > 0) {
+      offsets.projection = size_;
+      add(layer, dir, 2 * gates, spec.num_proj, spec.num_units);
+    }
+    const int64_t vectors = spec.kind().num_vectors;
+    if (vectors > 0) offsets.vectors = size_;
+    for (int64_t i = 1; i <= vectors; ++i) {
+      add(layer, dir, 2 * gates + i, spec.num_units, 1);
+    }
+  });
   num_weights_ = tensors_.size();
   is_bias = true;
-  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-    for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
-      PseudoLayer& offsets = pseudo_layers_[layer * spec.num_dirs() + dir];
-      if (spec.has_input_bias()) {
-        offsets.input_bias = size_;
-        for (int64_t gate = 0; gate < gates; ++gate) {
-          add(layer, dir, gate, spec.num_units, 1);
-        }
-      }
-      if (spec.has_recurrent_bias()) {
-        offsets.recurrent_bias = size_;
-        for (int64_t gate = 0; gate < gates; ++gate) {
-          add(layer, dir, gates + gate, spec.num_units, 1);
-        }
-      }
+  for_each([&](int64_t layer, int64_t dir, PseudoLayer& offsets) {
+    if (spec.has_input_bias()) {
+      offsets.input_bias = add_gates(layer, dir, 0, 1);
     }
-  }
+    if (spec.has_recurrent_bias()) {
+      offsets.recurrent_bias = add_gates(layer, dir, gates, 1);
+    }
+  });
 }
 
 }  // namespace cudnn_rnn_tf

@@ -9,9 +9,9 @@
 #include "kernels/kept_results.h"
 #include "kernels/keras_layout.h"
 #include "kernels/never_destroyed.h"
-#include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
 #include "kernels/param_layout.h"
+#include "kernels/status_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -19,7 +19,6 @@ namespace cudnn_rnn_tf {
 namespace {
 
 using tensorflow::OpInputList;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -48,18 +47,19 @@ RnnStatus Move(const KerasLayout& layout, size_t item_bytes, bool to_params,
                                    params);
 }
 
-class ParamsSizeOp : public OpKernel {
+class ParamsSizeOp : public StatusKernel {
  public:
-  explicit ParamsSizeOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit ParamsSizeOp(OpKernelConstruction* context) : StatusKernel(context) {
     OP_REQUIRES_OK(context, WithoutExceptions(
                                 [&] { return network_.ReadNetwork(context); }));
   }
 
-  void Compute(OpKernelContext* context) override {
+ protected:
+  absl::Status Run(OpKernelContext* context) override {
     Tensor* size;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(0, TensorShape({}), &size));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({}), &size));
     size->scalar<int64_t>()() = network_.layout().size();
+    return absl::OkStatus();
   }
 
  private:
@@ -67,9 +67,9 @@ class ParamsSizeOp : public OpKernel {
 };
 
 template <typename Layout, typename Device>
-class ToParamsOp : public OpKernel {
+class ToParamsOp : public StatusKernel {
  public:
-  explicit ToParamsOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit ToParamsOp(OpKernelConstruction* context) : StatusKernel(context) {
     OP_REQUIRES_OK(context, conversion_.Read(context));
     if (context->HasAttr("may_keep_params")) {
       OP_REQUIRES_OK(context,
@@ -77,17 +77,15 @@ class ToParamsOp : public OpKernel {
     }
   }
 
-  void Compute(OpKernelContext* context) override {
+ protected:
+  absl::Status Run(OpKernelContext* context) override {
     std::vector<Tensor> tensors;
     for (const char* const list : {"weights", "biases"}) {
       OpInputList inputs;
-      OP_REQUIRES_OK(context, context->input_list(list, &inputs));
+      TF_RETURN_IF_ERROR(context->input_list(list, &inputs));
       tensors.insert(tensors.end(), inputs.begin(), inputs.end());
     }
-    OP_REQUIRES_OK(context,
-                   conversion_.CheckTensors([&](int i) -> const TensorShape& {
-                     return tensors[i].shape();
-                   }));
+    TF_RETURN_IF_ERROR(conversion_.CheckTensors(InputShapes{context}));
     static NeverDestroyed<KeptResults<Tensor>> kept;
     const bool may_keep = may_keep_params_ && std::is_same_v<Device, CpuDevice>;
     std::optional<Tensor> params;
@@ -95,12 +93,13 @@ class ToParamsOp : public OpKernel {
     const uint64_t fingerprint = may_keep ? FingerprintOf(tensors) : 0;
     if (may_keep) params = kept->Find(tensors, fingerprint, spec);
     if (!params) {
-      OP_REQUIRES_OK(context, Make(context, tensors, &params.emplace()));
+      TF_RETURN_IF_ERROR(Make(context, tensors, &params.emplace()));
       if (may_keep) {
         kept->Keep(tensors, fingerprint, spec, *params, params->TotalBytes());
       }
     }
     context->set_output(0, *params);
+    return absl::OkStatus();
   }
 
  private:
@@ -124,31 +123,29 @@ class ToParamsOp : public OpKernel {
 };
 
 template <typename Layout, typename Device>
-class FromParamsOp : public OpKernel {
+class FromParamsOp : public StatusKernel {
  public:
-  explicit FromParamsOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit FromParamsOp(OpKernelConstruction* context) : StatusKernel(context) {
     OP_REQUIRES_OK(context, conversion_.Read(context));
   }
 
-  void Compute(OpKernelContext* context) override {
+ protected:
+  absl::Status Run(OpKernelContext* context) override {
     const Layout& layout = conversion_.layout();
     const Tensor& params = context->input(0);
-    OP_REQUIRES_OK(context, conversion_.CheckParams(params.shape()));
+    TF_RETURN_IF_ERROR(conversion_.CheckParams(params.shape()));
     const std::unique_ptr<RnnBackend> backend = MakeBackend(Device(), context);
     std::vector<void*> data;
     for (const auto& place : layout.tensors()) {
       Tensor* tensor;
-      OP_REQUIRES_OK(context, context->allocate_output(
-                                  static_cast<int>(data.size()),
-                                  TensorShape(place.Shape()), &tensor));
+      TF_RETURN_IF_ERROR(context->allocate_output(
+          static_cast<int>(data.size()), TensorShape(place.Shape()), &tensor));
       backend->Prepare(DataOf(*tensor), tensor->TotalBytes());
       data.push_back(DataOf(*tensor));
     }
-    OP_REQUIRES_OK(
-        context,
-        ToTensorFlow(Move(layout, tensorflow::DataTypeSize(params.dtype()),
-                          /*to_params=*/false, data, DataOf(params),
-                          backend.get())));
+    return ToTensorFlow(Move(layout, tensorflow::DataTypeSize(params.dtype()),
+                             /*to_params=*/false, data, DataOf(params),
+                             backend.get()));
   }
 
  private:
@@ -156,20 +153,19 @@ class FromParamsOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(
-    Name("CudnnRnnTf>ParamsSize").Device(tensorflow::DEVICE_CPU),
-    NoThrowKernel<ParamsSizeOp>);
+    Name("CudnnRnnTf>ParamsSize").Device(tensorflow::DEVICE_CPU), ParamsSizeOp);
 REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsSize")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("params_size"),
-                        NoThrowKernel<ParamsSizeOp>);
+                        ParamsSizeOp);
 
 #define CRNN_REGISTER(NAME, Op, Layout)                        \
   REGISTER_KERNEL_BUILDER(                                     \
       Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU), \
-      NoThrowKernel<Op<Layout, CpuDevice>>);                   \
+      Op<Layout, CpuDevice>);                                  \
   REGISTER_KERNEL_BUILDER(                                     \
       Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_GPU), \
-      NoThrowKernel<Op<Layout, GpuDevice>>)
+      Op<Layout, GpuDevice>)
 CRNN_REGISTER("CanonicalToParams", ToParamsOp, ParamLayout);
 CRNN_REGISTER("ParamsToCanonical", FromParamsOp, ParamLayout);
 CRNN_REGISTER("KerasToParams", ToParamsOp, KerasLayout);

@@ -11,18 +11,17 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/kept_results.h"
 #include "kernels/never_destroyed.h"
-#include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_tensors.h"
 #include "kernels/rnn_attrs.h"
 #include "kernels/rnn_run.h"
+#include "kernels/status_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -32,15 +31,15 @@ template <typename Device>
 constexpr bool kIsGpu = std::is_same_v<Device, GpuDevice>;
 
 // The base of Forward and Backward, which share most attributes and inputs.
-class RnnOp : public OpKernel {
+class RnnOp : public StatusKernel {
  public:
   RnnOp(OpKernelConstruction* context, bool is_backward)
-      : OpKernel(context), reader_(is_backward) {
+      : StatusKernel(context), reader_(is_backward) {
     OP_REQUIRES_OK(context, reader_.ReadAttrs(context));
   }
 
  protected:
-  struct Run : RnnRun {
+  struct OpRun : RnnRun {
     RnnLengths sequence_lengths;
     std::vector<int32_t> host_lengths;  // A copy of lengths passed as int64.
     uint64_t seed[2] = {0, 0};
@@ -50,11 +49,10 @@ class RnnOp : public OpKernel {
 
   // Reads and checks the inputs. `is_gpu` says that lengths of type int64 are
   // in device memory.
-  absl::Status ReadRun(OpKernelContext* context, bool is_gpu, Run* run) const {
-    TF_RETURN_IF_ERROR(reader_.Read(
-        context->input(kInput).dtype(),
-        [&](int i) -> const TensorShape& { return context->input(i).shape(); },
-        run));
+  absl::Status ReadRun(OpKernelContext* context, bool is_gpu,
+                       OpRun* run) const {
+    TF_RETURN_IF_ERROR(reader_.Read(context->input(kInput).dtype(),
+                                    InputShapes{context}, run));
     if (run->problem.has_sequence_lengths) {
       TF_RETURN_IF_ERROR(
           TakeLengths(context->input(kSequenceLengths), is_gpu, run));
@@ -67,7 +65,7 @@ class RnnOp : public OpKernel {
   }
 
   static absl::Status TakeLengths(const Tensor& lengths, bool is_gpu,
-                                  Run* run) {
+                                  OpRun* run) {
     if (lengths.dtype() == tensorflow::DT_INT32) {
       run->sequence_lengths.on_host = lengths.flat<int32_t>().data();
       return absl::OkStatus();
@@ -112,40 +110,39 @@ class ForwardOp : public RnnOp {
                    context->GetAttr("may_keep_params", &may_keep_params_));
   }
 
-  void Compute(OpKernelContext* context) override {
-    Run run;
-    OP_REQUIRES_OK(context, ReadRun(context, kIsGpu<Device>, &run));
+ protected:
+  absl::Status Run(OpKernelContext* context) override {
+    OpRun run;
+    TF_RETURN_IF_ERROR(ReadRun(context, kIsGpu<Device>, &run));
     const std::unique_ptr<RnnBackend> backend = MakeBackend(
         Device(), context, KeptPacked(context->input(kParams), run));
     std::shared_ptr<const RnnPlan> plan;
     if (!run.empty()) {
-      OP_REQUIRES_OK(context,
-                     ToTensorFlow(backend->Plan(run.problem, /*choice=*/0,
-                                                &run.sequence_lengths, &plan)));
+      TF_RETURN_IF_ERROR(ToTensorFlow(backend->Plan(
+          run.problem, /*choice=*/0, &run.sequence_lengths, &plan)));
     }
     const RnnBufferSizes sizes =
         plan == nullptr ? RnnBufferSizes() : plan->sizes;
     Tensor* outputs[kMostForwardOutputs] = {};
     for (int i = 0; i < context->num_outputs(); ++i) {
       TensorShape shape;
-      OP_REQUIRES_OK(
-          context,
-          ReadShape(run.forms.outputs[i], run.problem,
-                    static_cast<int64_t>(sizes.reserve_space), &shape));
-      OP_REQUIRES_OK(context, context->allocate_output(i, shape, &outputs[i]));
+      TF_RETURN_IF_ERROR(ReadShape(run.forms.outputs[i], run.problem,
+                                   static_cast<int64_t>(sizes.reserve_space),
+                                   &shape));
+      TF_RETURN_IF_ERROR(context->allocate_output(i, shape, &outputs[i]));
     }
     if (run.empty()) {
       // No step runs, so the states pass through unchanged.
       for (const auto& [input, output] :
            {std::pair(kInputH, kOutputH), std::pair(kInputC, kOutputC)}) {
-        OP_REQUIRES_OK(context, CopyAll(context->input(input), *outputs[output],
-                                        backend.get()));
+        TF_RETURN_IF_ERROR(
+            CopyAll(context->input(input), *outputs[output], backend.get()));
       }
-      return;
+      return absl::OkStatus();
     }
     std::shared_ptr<void> workspace;
-    OP_REQUIRES_OK(context, TakeWorkspace(context, sizes.forward_workspace,
-                                          backend.get(), &workspace));
+    TF_RETURN_IF_ERROR(TakeWorkspace(context, sizes.forward_workspace,
+                                     backend.get(), &workspace));
     for (const int i : {kOutput, kReserveSpace, kCellSequences}) {
       if (outputs[i] == nullptr) continue;
       backend->Prepare(DataOf(*outputs[i]), outputs[i]->TotalBytes());
@@ -156,13 +153,13 @@ class ForwardOp : public RnnOp {
     buffers.sequence_lengths = run.sequence_lengths;
     std::copy_n(run.seed, 2, buffers.seed);
     buffers.workspace = workspace.get();
-    OP_REQUIRES_OK(context, ToTensorFlow(backend->Forward(*plan, buffers)));
+    return ToTensorFlow(backend->Forward(*plan, buffers));
   }
 
  private:
   // In training, parameters change from call to call, so nothing is kept.
   std::shared_ptr<const CpuPackedParams> KeptPacked(const Tensor& params,
-                                                    const Run& run) const {
+                                                    const OpRun& run) const {
     using Packed = std::shared_ptr<const CpuPackedParams>;
     static NeverDestroyed<KeptResults<Packed>> kept;
     if (kIsGpu<Device>) return nullptr;
@@ -195,9 +192,10 @@ class BackwardOp : public RnnOp {
   explicit BackwardOp(OpKernelConstruction* context)
       : RnnOp(context, /*is_backward=*/true) {}
 
-  void Compute(OpKernelContext* context) override {
-    Run run;
-    OP_REQUIRES_OK(context, ReadRun(context, kIsGpu<Device>, &run));
+ protected:
+  absl::Status Run(OpKernelContext* context) override {
+    OpRun run;
+    TF_RETURN_IF_ERROR(ReadRun(context, kIsGpu<Device>, &run));
     const int own_inputs = reader().num_inputs();
     const std::unique_ptr<RnnBackend> backend = MakeBackend(Device(), context);
     // Nothing reads the gradient of what a model is given. In a graph,
@@ -206,34 +204,30 @@ class BackwardOp : public RnnOp {
     Tensor* backprops[kNumBackprops] = {};
     for (int i = 0; i < kNumBackprops; ++i) {
       if (i == kInputBackprop && !run.problem.has_input_backprop) continue;
-      OP_REQUIRES_OK(context, context->allocate_output(
-                                  i, context->input(i).shape(), &backprops[i]));
+      TF_RETURN_IF_ERROR(context->allocate_output(i, context->input(i).shape(),
+                                                  &backprops[i]));
     }
     if (run.empty()) {
       for (const auto& [input, output] :
            {std::pair(kOutputHBackprop, kInputHBackprop),
             std::pair(kOutputCBackprop, kInputCBackprop)}) {
-        OP_REQUIRES_OK(context, CopyAll(context->input(own_inputs + input),
-                                        *backprops[output], backend.get()));
+        TF_RETURN_IF_ERROR(CopyAll(context->input(own_inputs + input),
+                                   *backprops[output], backend.get()));
       }
-      OP_REQUIRES_OK(context, ToTensorFlow(backend->SetZero(
-                                  DataOf(*backprops[kParamsBackprop]),
-                                  backprops[kParamsBackprop]->TotalBytes())));
-      return;
+      return ToTensorFlow(
+          backend->SetZero(DataOf(*backprops[kParamsBackprop]),
+                           backprops[kParamsBackprop]->TotalBytes()));
     }
     const Tensor& reserve_space =
         context->input(own_inputs + kForwardReserveSpace);
     std::shared_ptr<const RnnPlan> plan;
-    OP_REQUIRES_OK(context,
-                   ToTensorFlow(backend->Plan(
-                       run.problem, ChoiceIn(reserve_space.TotalBytes()),
-                       &run.sequence_lengths, &plan)));
+    TF_RETURN_IF_ERROR(ToTensorFlow(
+        backend->Plan(run.problem, ChoiceIn(reserve_space.TotalBytes()),
+                      &run.sequence_lengths, &plan)));
     const RnnBufferSizes& sizes = plan->sizes;
-    OP_REQUIRES_OK(
-        context,
-        CheckShape(run.forms.inputs[own_inputs + kForwardReserveSpace],
-                   run.problem, static_cast<int64_t>(sizes.reserve_space),
-                   reserve_space.shape()));
+    TF_RETURN_IF_ERROR(CheckShape(
+        run.forms.inputs[own_inputs + kForwardReserveSpace], run.problem,
+        static_cast<int64_t>(sizes.reserve_space), reserve_space.shape()));
     // TensorFlow hands over what a forward pass has left where that allocated
     // it. Where it slices a stack of tensors, it shares memory only if that is
     // aligned, and XLA aligns all buffers. So only callers of this op with an
@@ -241,14 +235,15 @@ class BackwardOp : public RnnOp {
     constexpr uintptr_t kAlignment = 16;
     const uintptr_t past =
         reinterpret_cast<uintptr_t>(DataOf(reserve_space)) % kAlignment;
-    OP_REQUIRES(context, past == 0,
-                absl::InvalidArgumentError(
-                    "reserve_space must begin at a multiple of 16 bytes, as a "
-                    "forward pass leaves it, but begins " +
-                    std::to_string(past) + " bytes after one"));
+    if (past != 0) {
+      return InvalidArgument(
+          "reserve_space must begin at a multiple of 16 bytes, as a forward "
+          "pass leaves it, but begins ",
+          past, " bytes after one");
+    }
     std::shared_ptr<void> workspace;
-    OP_REQUIRES_OK(context, TakeWorkspace(context, sizes.backward_workspace,
-                                          backend.get(), &workspace));
+    TF_RETURN_IF_ERROR(TakeWorkspace(context, sizes.backward_workspace,
+                                     backend.get(), &workspace));
     for (Tensor* const tensor :
          {backprops[kInputBackprop], backprops[kParamsBackprop]}) {
       if (tensor == nullptr) continue;
@@ -277,43 +272,39 @@ class BackwardOp : public RnnOp {
     };
     RnnBackwardBuffers buffers =
         BackwardBuffersOf(plan->problem, address, own_inputs, backprop);
-    OP_REQUIRES_OK(context, status);
+    TF_RETURN_IF_ERROR(status);
     buffers.sequence_lengths = run.sequence_lengths;
     std::copy_n(run.seed, 2, buffers.seed);
     Tensor consumable;  // A second reference would prevent forwarding.
     // If nobody else holds the reserve space, this forwards its buffer.
-    OP_REQUIRES_OK(
-        context, context->forward_input_or_allocate_temp(
-                     {own_inputs + kForwardReserveSpace}, tensorflow::DT_UINT8,
-                     reserve_space.shape(), tensorflow::AllocatorAttributes(),
-                     &consumable));
+    TF_RETURN_IF_ERROR(context->forward_input_or_allocate_temp(
+        {own_inputs + kForwardReserveSpace}, tensorflow::DT_UINT8,
+        reserve_space.shape(), tensorflow::AllocatorAttributes(), &consumable));
     if (!consumable.SharesBufferWith(reserve_space)) {
-      OP_REQUIRES_OK(context,
-                     CopyAll(reserve_space, consumable, backend.get()));
+      TF_RETURN_IF_ERROR(CopyAll(reserve_space, consumable, backend.get()));
     }
     buffers.reserve_space = DataOf(consumable);
     buffers.workspace = workspace.get();
-    OP_REQUIRES_OK(context, ToTensorFlow(backend->Backward(*plan, buffers)));
+    return ToTensorFlow(backend->Backward(*plan, buffers));
   }
 };
 
 // TensorFlow keeps int32 tensors in host memory even on GPUs, so lengths of
 // that type are read from there.
-#define CRNN_REGISTER(NAME, Op)                                    \
-  REGISTER_KERNEL_BUILDER(                                         \
-      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU),     \
-      NoThrowKernel<Op<CpuDevice>>);                               \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>" NAME)                 \
-                              .Device(tensorflow::DEVICE_GPU)      \
-                              .TypeConstraint<int32_t>("Tlengths") \
-                              .HostMemory("sequence_lengths")      \
-                              .HostMemory("seed"),                 \
-                          NoThrowKernel<Op<GpuDevice>>);           \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>" NAME)                 \
-                              .Device(tensorflow::DEVICE_GPU)      \
-                              .TypeConstraint<int64_t>("Tlengths") \
-                              .HostMemory("seed"),                 \
-                          NoThrowKernel<Op<GpuDevice>>)
+#define CRNN_REGISTER(NAME, Op)                                                \
+  REGISTER_KERNEL_BUILDER(                                                     \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU), Op<CpuDevice>); \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>" NAME)                             \
+                              .Device(tensorflow::DEVICE_GPU)                  \
+                              .TypeConstraint<int32_t>("Tlengths")             \
+                              .HostMemory("sequence_lengths")                  \
+                              .HostMemory("seed"),                             \
+                          Op<GpuDevice>);                                      \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>" NAME)                             \
+                              .Device(tensorflow::DEVICE_GPU)                  \
+                              .TypeConstraint<int64_t>("Tlengths")             \
+                              .HostMemory("seed"),                             \
+                          Op<GpuDevice>)
 CRNN_REGISTER("Forward", ForwardOp);
 CRNN_REGISTER("Backward", BackwardOp);
 #undef CRNN_REGISTER
