@@ -18,14 +18,12 @@ class Conversion {
   const RnnSpec& spec() const { return spec_; }
   const Layout& layout() const { return *layout_; }
 
-  // Reads the network and checks the counts below, without throwing. The
-  // context is a kernel's, when it is made, or a shape function's.
+  // Reads the network and checks the counts below. The context is a kernel's,
+  // when it is made, or a shape function's.
   template <typename Context>
   absl::Status Read(Context* context) {
-    return WithoutExceptions([&]() -> absl::Status {
-      TF_RETURN_IF_ERROR(ReadNetwork(context));
-      return CheckCounts(context);
-    });
+    TF_RETURN_IF_ERROR(ReadNetwork(context));
+    return CheckCounts(context);
   }
   template <typename Context>
   absl::Status ReadNetwork(Context* context) {

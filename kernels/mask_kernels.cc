@@ -3,12 +3,12 @@
 #include <string>
 #include <type_traits>
 
+#include "kernels/kernel.h"
 #include "kernels/mask_shapes.h"
 #include "kernels/masked_steps.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_status.h"
 #include "kernels/op_tensors.h"
-#include "kernels/status_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -21,14 +21,12 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 template <typename Device>
-class ReadMaskOp : public StatusKernel {
+class ReadMaskOp {
  public:
-  explicit ReadMaskOp(OpKernelConstruction* context) : StatusKernel(context) {
-    OP_REQUIRES_OK(context, ReadMaskAttrs(context, &mask_, &owner_));
+  absl::Status Read(OpKernelConstruction* context) {
+    return ReadMaskAttrs(context, &mask_, &owner_);
   }
-
- protected:
-  absl::Status Run(OpKernelContext* context) override {
+  absl::Status Run(OpKernelContext* context) const {
     const Tensor& mask = context->input(kMask);
     RnnMask values = mask_;
     TF_RETURN_IF_ERROR(ReadMaskShapes(
@@ -54,14 +52,12 @@ class ReadMaskOp : public StatusKernel {
 };
 
 template <typename Device>
-class MoveStepsOp : public StatusKernel {
+class MoveStepsOp {
  public:
-  explicit MoveStepsOp(OpKernelConstruction* context) : StatusKernel(context) {
-    OP_REQUIRES_OK(context, ReadMoveAttrs(context, &move_));
+  absl::Status Read(OpKernelConstruction* context) {
+    return ReadMoveAttrs(context, &move_);
   }
-
- protected:
-  absl::Status Run(OpKernelContext* context) override {
+  absl::Status Run(OpKernelContext* context) const {
     const Tensor& values = context->input(kUnmoved);
     StepMove move = move_;
     TF_RETURN_IF_ERROR(ReadMoveShapes(InputShapes{context}, &move));
@@ -89,11 +85,13 @@ class MoveStepsOp : public StatusKernel {
   StepMove move_;
 };
 
-#define CRNN_REGISTER(NAME, Op)                                                \
-  REGISTER_KERNEL_BUILDER(                                                     \
-      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU), Op<CpuDevice>); \
-  REGISTER_KERNEL_BUILDER(                                                     \
-      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_GPU), Op<GpuDevice>)
+#define CRNN_REGISTER(NAME, Op)                                \
+  REGISTER_KERNEL_BUILDER(                                     \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU), \
+      Kernel<Op<CpuDevice>>);                                  \
+  REGISTER_KERNEL_BUILDER(                                     \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_GPU), \
+      Kernel<Op<GpuDevice>>)
 CRNN_REGISTER("ReadMask", ReadMaskOp);
 CRNN_REGISTER("PackSteps", MoveStepsOp);
 CRNN_REGISTER("UnpackSteps", MoveStepsOp);

@@ -8,10 +8,10 @@
 #include "kernels/conversion.h"
 #include "kernels/kept_results.h"
 #include "kernels/keras_layout.h"
+#include "kernels/kernel.h"
 #include "kernels/never_destroyed.h"
 #include "kernels/op_backend.h"
 #include "kernels/param_layout.h"
-#include "kernels/status_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -47,49 +47,40 @@ RnnStatus Move(const KerasLayout& layout, size_t item_bytes, bool to_params,
                                    params);
 }
 
-class ParamsSizeOp : public StatusKernel {
+class ParamsSizeOp : Conversion<ParamLayout> {
  public:
-  explicit ParamsSizeOp(OpKernelConstruction* context) : StatusKernel(context) {
-    OP_REQUIRES_OK(context, WithoutExceptions(
-                                [&] { return network_.ReadNetwork(context); }));
+  absl::Status Read(OpKernelConstruction* context) {
+    return ReadNetwork(context);
   }
-
- protected:
-  absl::Status Run(OpKernelContext* context) override {
+  absl::Status Run(OpKernelContext* context) const {
     Tensor* size;
     TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({}), &size));
-    size->scalar<int64_t>()() = network_.layout().size();
+    size->scalar<int64_t>()() = layout().size();
     return absl::OkStatus();
   }
-
- private:
-  Conversion<ParamLayout> network_;
 };
 
 template <typename Layout, typename Device>
-class ToParamsOp : public StatusKernel {
+class ToParamsOp : Conversion<Layout> {
  public:
-  explicit ToParamsOp(OpKernelConstruction* context) : StatusKernel(context) {
-    OP_REQUIRES_OK(context, conversion_.Read(context));
-    if (context->HasAttr("may_keep_params")) {
-      OP_REQUIRES_OK(context,
-                     context->GetAttr("may_keep_params", &may_keep_params_));
-    }
+  absl::Status Read(OpKernelConstruction* context) {
+    TF_RETURN_IF_ERROR(Conversion<Layout>::Read(context));
+    return context->HasAttr("may_keep_params")
+               ? context->GetAttr("may_keep_params", &may_keep_params_)
+               : absl::OkStatus();
   }
-
- protected:
-  absl::Status Run(OpKernelContext* context) override {
+  absl::Status Run(OpKernelContext* context) const {
     std::vector<Tensor> tensors;
     for (const char* const list : {"weights", "biases"}) {
       OpInputList inputs;
       TF_RETURN_IF_ERROR(context->input_list(list, &inputs));
       tensors.insert(tensors.end(), inputs.begin(), inputs.end());
     }
-    TF_RETURN_IF_ERROR(conversion_.CheckTensors(InputShapes{context}));
+    TF_RETURN_IF_ERROR(this->CheckTensors(InputShapes{context}));
     static NeverDestroyed<KeptResults<Tensor>> kept;
     const bool may_keep = may_keep_params_ && std::is_same_v<Device, CpuDevice>;
     std::optional<Tensor> params;
-    const RnnSpec& spec = conversion_.spec();
+    const RnnSpec& spec = this->spec();
     const uint64_t fingerprint = may_keep ? FingerprintOf(tensors) : 0;
     if (may_keep) params = kept->Find(tensors, fingerprint, spec);
     if (!params) {
@@ -105,7 +96,7 @@ class ToParamsOp : public StatusKernel {
  private:
   absl::Status Make(OpKernelContext* context,
                     const std::vector<Tensor>& tensors, Tensor* params) const {
-    const Layout& layout = conversion_.layout();
+    const Layout& layout = this->layout();
     TF_RETURN_IF_ERROR(context->allocate_temp(
         context->expected_output_dtype(0), TensorShape({layout.size()}), params,
         context->output_alloc_attr(0)));
@@ -118,22 +109,17 @@ class ToParamsOp : public StatusKernel {
                              backend.get()));
   }
 
-  Conversion<Layout> conversion_;
   bool may_keep_params_ = false;
 };
 
 template <typename Layout, typename Device>
-class FromParamsOp : public StatusKernel {
+class FromParamsOp : Conversion<Layout> {
  public:
-  explicit FromParamsOp(OpKernelConstruction* context) : StatusKernel(context) {
-    OP_REQUIRES_OK(context, conversion_.Read(context));
-  }
-
- protected:
-  absl::Status Run(OpKernelContext* context) override {
-    const Layout& layout = conversion_.layout();
+  using Conversion<Layout>::Read;
+  absl::Status Run(OpKernelContext* context) const {
+    const Layout& layout = this->layout();
     const Tensor& params = context->input(0);
-    TF_RETURN_IF_ERROR(conversion_.CheckParams(params.shape()));
+    TF_RETURN_IF_ERROR(this->CheckParams(params.shape()));
     const std::unique_ptr<RnnBackend> backend = MakeBackend(Device(), context);
     std::vector<void*> data;
     for (const auto& place : layout.tensors()) {
@@ -147,25 +133,23 @@ class FromParamsOp : public StatusKernel {
                              /*to_params=*/false, data, DataOf(params),
                              backend.get()));
   }
-
- private:
-  Conversion<Layout> conversion_;
 };
 
 REGISTER_KERNEL_BUILDER(
-    Name("CudnnRnnTf>ParamsSize").Device(tensorflow::DEVICE_CPU), ParamsSizeOp);
+    Name("CudnnRnnTf>ParamsSize").Device(tensorflow::DEVICE_CPU),
+    Kernel<ParamsSizeOp>);
 REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsSize")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("params_size"),
-                        ParamsSizeOp);
+                        Kernel<ParamsSizeOp>);
 
 #define CRNN_REGISTER(NAME, Op, Layout)                        \
   REGISTER_KERNEL_BUILDER(                                     \
       Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU), \
-      Op<Layout, CpuDevice>);                                  \
+      Kernel<Op<Layout, CpuDevice>>);                          \
   REGISTER_KERNEL_BUILDER(                                     \
       Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_GPU), \
-      Op<Layout, GpuDevice>)
+      Kernel<Op<Layout, GpuDevice>>)
 CRNN_REGISTER("CanonicalToParams", ToParamsOp, ParamLayout);
 CRNN_REGISTER("ParamsToCanonical", FromParamsOp, ParamLayout);
 CRNN_REGISTER("KerasToParams", ToParamsOp, KerasLayout);

@@ -10,12 +10,12 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/kept_results.h"
+#include "kernels/kernel.h"
 #include "kernels/never_destroyed.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_tensors.h"
 #include "kernels/rnn_attrs.h"
 #include "kernels/rnn_run.h"
-#include "kernels/status_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -31,21 +31,13 @@ template <typename Device>
 constexpr bool kIsGpu = std::is_same_v<Device, GpuDevice>;
 
 // The base of Forward and Backward, which share most attributes and inputs.
-class RnnOp : public StatusKernel {
- public:
-  RnnOp(OpKernelConstruction* context, bool is_backward)
-      : StatusKernel(context), reader_(is_backward) {
-    OP_REQUIRES_OK(context, reader_.ReadAttrs(context));
-  }
-
+class RnnOp {
  protected:
   struct OpRun : RnnRun {
     RnnLengths sequence_lengths;
     std::vector<int32_t> host_lengths;  // A copy of lengths passed as int64.
     uint64_t seed[2] = {0, 0};
   };
-
-  const RnnRunReader& reader() const { return reader_; }
 
   // Reads and checks the inputs. `is_gpu` says that lengths of type int64 are
   // in device memory.
@@ -97,21 +89,17 @@ class RnnOp : public StatusKernel {
     return absl::OkStatus();
   }
 
- private:
   RnnRunReader reader_;
 };
 
 template <typename Device>
-class ForwardOp : public RnnOp {
+class ForwardOp : RnnOp {
  public:
-  explicit ForwardOp(OpKernelConstruction* context)
-      : RnnOp(context, /*is_backward=*/false) {
-    OP_REQUIRES_OK(context,
-                   context->GetAttr("may_keep_params", &may_keep_params_));
+  absl::Status Read(OpKernelConstruction* context) {
+    TF_RETURN_IF_ERROR(reader_.ReadAttrs(context, /*is_backward=*/false));
+    return context->GetAttr("may_keep_params", &may_keep_params_);
   }
-
- protected:
-  absl::Status Run(OpKernelContext* context) override {
+  absl::Status Run(OpKernelContext* context) const {
     OpRun run;
     TF_RETURN_IF_ERROR(ReadRun(context, kIsGpu<Device>, &run));
     const std::unique_ptr<RnnBackend> backend = MakeBackend(
@@ -149,7 +137,7 @@ class ForwardOp : public RnnOp {
     }
     RnnForwardBuffers buffers = ForwardBuffersOf(
         plan->problem, [&](int i) { return DataOf(context->input(i)); },
-        reader().num_inputs(), [&](int i) { return DataOf(*outputs[i]); });
+        reader_.num_inputs(), [&](int i) { return DataOf(*outputs[i]); });
     buffers.sequence_lengths = run.sequence_lengths;
     std::copy_n(run.seed, 2, buffers.seed);
     buffers.workspace = workspace.get();
@@ -187,16 +175,15 @@ class ForwardOp : public RnnOp {
 };
 
 template <typename Device>
-class BackwardOp : public RnnOp {
+class BackwardOp : RnnOp {
  public:
-  explicit BackwardOp(OpKernelConstruction* context)
-      : RnnOp(context, /*is_backward=*/true) {}
-
- protected:
-  absl::Status Run(OpKernelContext* context) override {
+  absl::Status Read(OpKernelConstruction* context) {
+    return reader_.ReadAttrs(context, /*is_backward=*/true);
+  }
+  absl::Status Run(OpKernelContext* context) const {
     OpRun run;
     TF_RETURN_IF_ERROR(ReadRun(context, kIsGpu<Device>, &run));
-    const int own_inputs = reader().num_inputs();
+    const int own_inputs = reader_.num_inputs();
     const std::unique_ptr<RnnBackend> backend = MakeBackend(Device(), context);
     // Nothing reads the gradient of what a model is given. In a graph,
     // TensorFlow knows this.
@@ -291,20 +278,21 @@ class BackwardOp : public RnnOp {
 
 // TensorFlow keeps int32 tensors in host memory even on GPUs, so lengths of
 // that type are read from there.
-#define CRNN_REGISTER(NAME, Op)                                                \
-  REGISTER_KERNEL_BUILDER(                                                     \
-      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU), Op<CpuDevice>); \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>" NAME)                             \
-                              .Device(tensorflow::DEVICE_GPU)                  \
-                              .TypeConstraint<int32_t>("Tlengths")             \
-                              .HostMemory("sequence_lengths")                  \
-                              .HostMemory("seed"),                             \
-                          Op<GpuDevice>);                                      \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>" NAME)                             \
-                              .Device(tensorflow::DEVICE_GPU)                  \
-                              .TypeConstraint<int64_t>("Tlengths")             \
-                              .HostMemory("seed"),                             \
-                          Op<GpuDevice>)
+#define CRNN_REGISTER(NAME, Op)                                    \
+  REGISTER_KERNEL_BUILDER(                                         \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU),     \
+      Kernel<Op<CpuDevice>>);                                      \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>" NAME)                 \
+                              .Device(tensorflow::DEVICE_GPU)      \
+                              .TypeConstraint<int32_t>("Tlengths") \
+                              .HostMemory("sequence_lengths")      \
+                              .HostMemory("seed"),                 \
+                          Kernel<Op<GpuDevice>>);                  \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>" NAME)                 \
+                              .Device(tensorflow::DEVICE_GPU)      \
+                              .TypeConstraint<int64_t>("Tlengths") \
+                              .HostMemory("seed"),                 \
+                          Kernel<Op<GpuDevice>>)
 CRNN_REGISTER("Forward", ForwardOp);
 CRNN_REGISTER("Backward", BackwardOp);
 #undef CRNN_REGISTER

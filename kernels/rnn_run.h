@@ -53,12 +53,11 @@ inline absl::Status CheckShape(const TensorForm& form,
 
 class RnnRunReader {
  public:
-  // The reader of Forward's runs, or of Backward's.
-  explicit RnnRunReader(bool is_backward) : is_backward_(is_backward) {}
-
-  absl::Status ReadAttrs(tensorflow::OpKernelConstruction* context) {
-    return WithoutExceptions(
-        [&] { return ReadProblem(context, is_backward_, &problem_); });
+  // Reads the attributes of Forward, or of Backward.
+  absl::Status ReadAttrs(tensorflow::OpKernelConstruction* context,
+                         bool is_backward) {
+    is_backward_ = is_backward;
+    return ReadProblem(context, is_backward, &problem_);
   }
   // The number of inputs that both ops begin with.
   int num_inputs() const { return kSeed + (problem_.has_seed ? 1 : 0); }
@@ -133,7 +132,7 @@ class RnnRunReader {
     return params_size_;
   }
 
-  const bool is_backward_;
+  bool is_backward_ = false;
   RnnProblem problem_;
   mutable std::mutex mutex_;
   mutable int64_t known_input_size_ = -1;

@@ -1,4 +1,4 @@
-// The base of the lowerings, which tell XLA's compiler what an op computes: a
+// Makes the lowerings, which tell XLA's compiler what an op computes: a
 // custom call in most cases, to a handler of the op library.
 #ifndef CUDNN_RNN_TF_KERNELS_XLA_LOWERING_H_
 #define CUDNN_RNN_TF_KERNELS_XLA_LOWERING_H_
@@ -24,51 +24,57 @@ inline xla::Shape BytesShape(size_t bytes) {
       xla::U8, {static_cast<int64_t>(bytes)});
 }
 
-class Lowering : public tensorflow::XlaOpKernel {
+// The inputs of an op.
+struct LoweringInputs {
+  std::vector<xla::XlaOp> ops;
+  std::vector<tensorflow::TensorShape> shapes;
+  std::vector<xla::Shape> xla_shapes;
+
+  const tensorflow::TensorShape& operator()(int i) const { return shapes[i]; }
+};
+
+// Makes the first results of a call the op's outputs.
+using CallAlias =
+    std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>;
+inline void LowerToCall(tensorflow::XlaOpKernelContext* context,
+                        const char* target, const std::string& config,
+                        const LoweringInputs& inputs,
+                        const std::vector<xla::Shape>& results,
+                        const std::vector<CallAlias>& aliases = {}) {
+  const xla::XlaOp all = xla::CustomCallWithLayout(
+      context->builder(), target, inputs.ops,
+      xla::ShapeUtil::MakeTupleShape(results), inputs.xla_shapes, config,
+      /*has_side_effect=*/false, aliases, /*literal=*/nullptr,
+      xla::CustomCallSchedule::SCHEDULE_NONE,
+      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+  for (int i = 0; i < context->num_outputs(); ++i) {
+    context->SetOutput(i, xla::GetTupleElement(all, i));
+  }
+}
+
+// The lowering of an Operation, which is a class with
+//   absl::Status Read(OpKernelConstruction*), which reads the attributes, and
+//   absl::Status Lower(XlaOpKernelContext*, const LoweringInputs&) const.
+template <typename Operation>
+class Lowering final : public tensorflow::XlaOpKernel {
  public:
-  // The inputs of an op.
-  struct Inputs {
-    std::vector<xla::XlaOp> ops;
-    std::vector<tensorflow::TensorShape> shapes;
-    std::vector<xla::Shape> xla_shapes;
+  explicit Lowering(tensorflow::OpKernelConstruction* context)
+      : XlaOpKernel(context) {
+    OP_REQUIRES_OK(context,
+                   WithoutExceptions([&] { return operation_.Read(context); }));
+  }
 
-    const tensorflow::TensorShape& operator()(int i) const { return shapes[i]; }
-  };
-  using Alias = std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>;
-
-  using XlaOpKernel::XlaOpKernel;
-
-  void Compile(tensorflow::XlaOpKernelContext* context) final {
+  void Compile(tensorflow::XlaOpKernelContext* context) override {
     OP_REQUIRES_OK(context, WithoutExceptions([&]() -> absl::Status {
-                     Inputs inputs;
-                     TF_RETURN_IF_ERROR(Read(context, &inputs));
-                     return Lower(context, inputs);
+                     LoweringInputs inputs;
+                     TF_RETURN_IF_ERROR(ReadInputs(context, &inputs));
+                     return operation_.Lower(context, inputs);
                    }));
   }
 
- protected:
-  virtual absl::Status Lower(tensorflow::XlaOpKernelContext* context,
-                             const Inputs& inputs) = 0;
-
-  // Makes the first results of a call the op's outputs.
-  static void Call(tensorflow::XlaOpKernelContext* context, const char* target,
-                   const std::string& config, const Inputs& inputs,
-                   const std::vector<xla::Shape>& results,
-                   const std::vector<Alias>& aliases = {}) {
-    const xla::XlaOp all = xla::CustomCallWithLayout(
-        context->builder(), target, inputs.ops,
-        xla::ShapeUtil::MakeTupleShape(results), inputs.xla_shapes, config,
-        /*has_side_effect=*/false, aliases, /*literal=*/nullptr,
-        xla::CustomCallSchedule::SCHEDULE_NONE,
-        xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
-    for (int i = 0; i < context->num_outputs(); ++i) {
-      context->SetOutput(i, xla::GetTupleElement(all, i));
-    }
-  }
-
  private:
-  absl::Status Read(tensorflow::XlaOpKernelContext* context,
-                    Inputs* inputs) const {
+  absl::Status ReadInputs(tensorflow::XlaOpKernelContext* context,
+                          LoweringInputs* inputs) const {
     for (int i = 0; i < context->num_inputs(); ++i) {
       xla::XlaOp op = context->Input(i);
       TF_ASSIGN_OR_RETURN(xla::Shape shape, context->InputXlaShape(i));
@@ -97,15 +103,19 @@ class Lowering : public tensorflow::XlaOpKernel {
     }
     return absl::OkStatus();
   }
+
+  Operation operation_;
 };
 
 // As REGISTER_XLA_OP would have TensorFlow register them, but that has an
 // effect only on ops that are known when a process runs its first op.
-#define CRNN_REGISTER_LOWERING(NAME, Class)                                    \
-  REGISTER_KERNEL_BUILDER(                                                     \
-      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU_XLA_JIT), Class); \
-  REGISTER_KERNEL_BUILDER(                                                     \
-      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_GPU_XLA_JIT), Class)
+#define CRNN_REGISTER_LOWERING(NAME, Operation)                        \
+  REGISTER_KERNEL_BUILDER(                                             \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU_XLA_JIT), \
+      Lowering<Operation>);                                            \
+  REGISTER_KERNEL_BUILDER(                                             \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_GPU_XLA_JIT), \
+      Lowering<Operation>)
 
 }  // namespace cudnn_rnn_tf
 

@@ -17,21 +17,18 @@ namespace {
 using tensorflow::OpKernelConstruction;
 using tensorflow::XlaOpKernelContext;
 
-class PassLowering : public Lowering {
+template <bool is_backward>
+class Pass {
  public:
-  PassLowering(OpKernelConstruction* context, bool is_backward)
-      : Lowering(context),
-        is_gpu_(context->device_type() == tensorflow::DEVICE_GPU_XLA_JIT),
-        reader_(is_backward) {
-    OP_REQUIRES_OK(context, reader_.ReadAttrs(context));
+  absl::Status Read(OpKernelConstruction* context) {
+    is_gpu_ = context->device_type() == tensorflow::DEVICE_GPU_XLA_JIT;
+    return reader_.ReadAttrs(context, is_backward);
   }
 
  protected:
-  bool is_gpu() const { return is_gpu_; }
-  const RnnRunReader& reader() const { return reader_; }
-
-  absl::Status ReadPass(XlaOpKernelContext* context, const Inputs& inputs,
-                        RnnRun* run, XlaPass* pass) const {
+  absl::Status ReadPass(XlaOpKernelContext* context,
+                        const LoweringInputs& inputs, RnnRun* run,
+                        XlaPass* pass) const {
     TF_RETURN_IF_ERROR(reader_.Read(context->input_type(kInput), inputs, run));
     pass->problem = run->problem;
     return absl::OkStatus();
@@ -61,8 +58,8 @@ class PassLowering : public Lowering {
 
   // Returns what the call takes of the op's inputs. Its lengths are of type
   // int64.
-  static Inputs ArgumentsOf(const Inputs& inputs) {
-    Inputs arguments = inputs;
+  static LoweringInputs ArgumentsOf(const LoweringInputs& inputs) {
+    LoweringInputs arguments = inputs;
     arguments.ops[kSequenceLengths] =
         xla::ConvertElementType(inputs.ops[kSequenceLengths], xla::S64);
     arguments.xla_shapes[kSequenceLengths] =
@@ -70,19 +67,14 @@ class PassLowering : public Lowering {
     return arguments;
   }
 
- private:
-  const bool is_gpu_;
+  bool is_gpu_ = false;
   RnnRunReader reader_;
 };
 
-class ForwardLowering : public PassLowering {
+class Forward : public Pass</*is_backward=*/false> {
  public:
-  explicit ForwardLowering(OpKernelConstruction* context)
-      : PassLowering(context, /*is_backward=*/false) {}
-
- protected:
   absl::Status Lower(XlaOpKernelContext* context,
-                     const Inputs& inputs) override {
+                     const LoweringInputs& inputs) const {
     RnnRun run;
     XlaPass pass;
     TF_RETURN_IF_ERROR(ReadPass(context, inputs, &run, &pass));
@@ -103,7 +95,7 @@ class ForwardLowering : public PassLowering {
       // CPUs multiply no numbers of 16 bits as they are.
       const xla::PrimitiveType sums = type == xla::F64 ? xla::F64 : xla::F32;
       const SingleStepTensors after = SingleStep(
-          pass.problem, {type, is_gpu() ? type : sums, sums},
+          pass.problem, {type, is_gpu_ ? type : sums, sums},
           {inputs.ops[kInput], inputs.ops[kInputH], inputs.ops[kInputC]},
           inputs.ops[kParams]);
       context->SetOutput(kOutput, after.sequence);
@@ -117,7 +109,8 @@ class ForwardLowering : public PassLowering {
     TF_RETURN_IF_ERROR(BufferSizes(context, &pass, &sizes));
     TF_RETURN_IF_ERROR(ReadShapes(context, run, sizes, &shapes));
     shapes.push_back(BytesShape(sizes.forward_workspace));
-    Call(context, kXlaForward, XlaConfig(pass), ArgumentsOf(inputs), shapes);
+    LowerToCall(context, kXlaForward, XlaConfig(pass), ArgumentsOf(inputs),
+                shapes);
     return absl::OkStatus();
   }
 
@@ -127,22 +120,18 @@ class ForwardLowering : public PassLowering {
     return problem.max_time == 1 && !problem.has_sequence_lengths &&
            !problem.has_resets && !problem.has_cell_sequences &&
            !problem.is_training &&
-           (!is_gpu() || problem.algorithm == RnnAlgorithm::kAuto);
+           (!is_gpu_ || problem.algorithm == RnnAlgorithm::kAuto);
   }
 };
 
-class BackwardLowering : public PassLowering {
+class Backward : public Pass</*is_backward=*/true> {
  public:
-  explicit BackwardLowering(OpKernelConstruction* context)
-      : PassLowering(context, /*is_backward=*/true) {}
-
- protected:
   absl::Status Lower(XlaOpKernelContext* context,
-                     const Inputs& inputs) override {
+                     const LoweringInputs& inputs) const {
     RnnRun run;
     XlaPass pass;
     TF_RETURN_IF_ERROR(ReadPass(context, inputs, &run, &pass));
-    const int own_inputs = reader().num_inputs();
+    const int own_inputs = reader_.num_inputs();
     if (run.empty()) {
       context->SetOutput(kInputBackprop, xla::ZerosLike(inputs.ops[kInput]));
       context->SetOutput(kInputHBackprop,
@@ -165,14 +154,14 @@ class BackwardLowering : public PassLowering {
     shapes.push_back(BytesShape(sizes.backward_workspace));
     // The pass overwrites the reserve space, so it is a result too, in the same
     // memory. XLA copies it before the call if it is needed again.
-    Call(context, kXlaBackward, XlaConfig(pass), ArgumentsOf(inputs), shapes,
-         {{{kUsedReserveSpace}, {reserve_space, {}}}});
+    LowerToCall(context, kXlaBackward, XlaConfig(pass), ArgumentsOf(inputs),
+                shapes, {{{kUsedReserveSpace}, {reserve_space, {}}}});
     return absl::OkStatus();
   }
 };
 
-CRNN_REGISTER_LOWERING("Forward", ForwardLowering);
-CRNN_REGISTER_LOWERING("Backward", BackwardLowering);
+CRNN_REGISTER_LOWERING("Forward", Forward);
+CRNN_REGISTER_LOWERING("Backward", Backward);
 
 }  // namespace
 }  // namespace cudnn_rnn_tf

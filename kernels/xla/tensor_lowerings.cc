@@ -19,49 +19,25 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::XlaOpKernelContext;
 using xla::XlaOp;
 
-class ParamsSizeLowering : public Lowering {
- public:
-  explicit ParamsSizeLowering(OpKernelConstruction* context)
-      : Lowering(context) {
-    OP_REQUIRES_OK(context, WithoutExceptions(
-                                [&] { return network_.ReadNetwork(context); }));
+struct ParamsSize : Conversion<ParamLayout> {
+  absl::Status Read(OpKernelConstruction* context) {
+    return ReadNetwork(context);
   }
-
- protected:
-  absl::Status Lower(XlaOpKernelContext* context, const Inputs&) override {
+  absl::Status Lower(XlaOpKernelContext* context, const LoweringInputs&) const {
     tensorflow::Tensor size(tensorflow::DT_INT64, {});
-    size.scalar<int64_t>()() = network_.layout().size();
+    size.scalar<int64_t>()() = layout().size();
     context->SetConstantOutput(0, size);
     return absl::OkStatus();
   }
-
- private:
-  Conversion<ParamLayout> network_;
 };
 
-template <typename Layout>
-class ConversionLowering : public Lowering {
- public:
-  explicit ConversionLowering(OpKernelConstruction* context)
-      : Lowering(context) {
-    OP_REQUIRES_OK(context, conversion_.Read(context));
-  }
-
- protected:
-  Conversion<Layout> conversion_;
-};
-
-class CanonicalToParamsLowering : public ConversionLowering<ParamLayout> {
- public:
-  using ConversionLowering::ConversionLowering;
-
- protected:
+struct CanonicalToParams : Conversion<ParamLayout> {
   absl::Status Lower(XlaOpKernelContext* context,
-                     const Inputs& inputs) override {
-    TF_RETURN_IF_ERROR(conversion_.CheckTensors(inputs));
+                     const LoweringInputs& inputs) const {
+    TF_RETURN_IF_ERROR(CheckTensors(inputs));
     // The blocks fill the params without gaps, in this order.
     std::vector<XlaOp> parts;
-    for (const ParamBlock& place : conversion_.layout().tensors()) {
+    for (const ParamBlock& place : layout().tensors()) {
       parts.push_back(xla::Reshape(inputs.ops[parts.size()], {place.size()}));
     }
     context->SetOutput(0, xla::ConcatInDim(context->builder(), parts, 0));
@@ -69,17 +45,12 @@ class CanonicalToParamsLowering : public ConversionLowering<ParamLayout> {
   }
 };
 
-class ParamsToCanonicalLowering : public ConversionLowering<ParamLayout> {
- public:
-  using ConversionLowering::ConversionLowering;
-
- protected:
+struct ParamsToCanonical : Conversion<ParamLayout> {
   absl::Status Lower(XlaOpKernelContext* context,
-                     const Inputs& inputs) override {
-    TF_RETURN_IF_ERROR(conversion_.CheckParams(inputs(0)));
+                     const LoweringInputs& inputs) const {
+    TF_RETURN_IF_ERROR(CheckParams(inputs(0)));
     int output = 0;
-    const ParamLayout& layout = conversion_.layout();
-    for (const ParamBlock& place : layout.tensors()) {
+    for (const ParamBlock& place : layout().tensors()) {
       const XlaOp part =
           xla::SliceInDim(inputs.ops[0], place.offset,
                           place.offset + place.size(), /*stride=*/1, 0);
@@ -90,44 +61,37 @@ class ParamsToCanonicalLowering : public ConversionLowering<ParamLayout> {
 };
 
 template <bool to_params>
-class KerasLowering : public ConversionLowering<KerasLayout> {
- public:
-  using ConversionLowering::ConversionLowering;
-
- protected:
+struct KerasTensors : Conversion<KerasLayout> {
   absl::Status Lower(XlaOpKernelContext* context,
-                     const Inputs& inputs) override {
+                     const LoweringInputs& inputs) const {
     const xla::PrimitiveType type = context->input_xla_type(0);
-    const KerasLayout& layout = conversion_.layout();
     std::vector<xla::Shape> shapes;
     if (to_params) {
-      TF_RETURN_IF_ERROR(conversion_.CheckTensors(inputs));
-      shapes = {DenseShape(type, tensorflow::TensorShape({layout.size()}))};
+      TF_RETURN_IF_ERROR(CheckTensors(inputs));
+      shapes = {DenseShape(type, tensorflow::TensorShape({layout().size()}))};
     } else {
-      TF_RETURN_IF_ERROR(conversion_.CheckParams(inputs(0)));
-      for (const KerasTensor& place : layout.tensors()) {
+      TF_RETURN_IF_ERROR(CheckParams(inputs(0)));
+      for (const KerasTensor& place : layout().tensors()) {
         shapes.push_back(
             DenseShape(type, tensorflow::TensorShape(place.Shape())));
       }
     }
     XlaKerasTensors call;
-    call.spec = conversion_.spec();
+    call.spec = spec();
     call.dtype = DataTypeOf(context->input_type(0));
     call.to_params = to_params;
-    Call(context, kXlaKerasTensors, XlaConfig(call), inputs, shapes);
+    LowerToCall(context, kXlaKerasTensors, XlaConfig(call), inputs, shapes);
     return absl::OkStatus();
   }
 };
 
-class MaskLowering : public Lowering {
+class ReadMask {
  public:
-  explicit MaskLowering(OpKernelConstruction* context) : Lowering(context) {
-    OP_REQUIRES_OK(context, ReadMaskAttrs(context, &mask_, &owner_));
+  absl::Status Read(OpKernelConstruction* context) {
+    return ReadMaskAttrs(context, &mask_, &owner_);
   }
-
- protected:
   absl::Status Lower(XlaOpKernelContext* context,
-                     const Inputs& inputs) override {
+                     const LoweringInputs& inputs) const {
     RnnMask mask = mask_;
     TF_RETURN_IF_ERROR(
         ReadMaskShapes(inputs(kMask), inputs(kMasked), owner_, &mask));
@@ -138,10 +102,10 @@ class MaskLowering : public Lowering {
     shapes[kMaskLengths] =
         DenseShape(xla::S64, tensorflow::TensorShape({mask.batch_size}));
     // Of the values, only the shape is read.
-    Inputs read = inputs;
+    LoweringInputs read = inputs;
     read.ops.resize(kMasked);
     read.xla_shapes.resize(kMasked);
-    Call(context, kXlaReadMask, XlaConfig(mask), read, shapes);
+    LowerToCall(context, kXlaReadMask, XlaConfig(mask), read, shapes);
     return absl::OkStatus();
   }
 
@@ -150,20 +114,17 @@ class MaskLowering : public Lowering {
   std::string owner_;
 };
 
-class MoveStepsLowering : public Lowering {
+class MoveSteps {
  public:
-  explicit MoveStepsLowering(OpKernelConstruction* context)
-      : Lowering(context) {
-    OP_REQUIRES_OK(context, ReadMoveAttrs(context, &move_));
+  absl::Status Read(OpKernelConstruction* context) {
+    return ReadMoveAttrs(context, &move_);
   }
-
- protected:
   absl::Status Lower(XlaOpKernelContext* context,
-                     const Inputs& inputs) override {
+                     const LoweringInputs& inputs) const {
     StepMove move = move_;
     TF_RETURN_IF_ERROR(ReadMoveShapes(inputs, &move));
-    Call(context, kXlaMoveSteps, XlaConfig(move), inputs,
-         {inputs.xla_shapes[kUnmoved]});
+    LowerToCall(context, kXlaMoveSteps, XlaConfig(move), inputs,
+                {inputs.xla_shapes[kUnmoved]});
     return absl::OkStatus();
   }
 
@@ -171,14 +132,14 @@ class MoveStepsLowering : public Lowering {
   StepMove move_;
 };
 
-CRNN_REGISTER_LOWERING("ParamsSize", ParamsSizeLowering);
-CRNN_REGISTER_LOWERING("CanonicalToParams", CanonicalToParamsLowering);
-CRNN_REGISTER_LOWERING("ParamsToCanonical", ParamsToCanonicalLowering);
-CRNN_REGISTER_LOWERING("KerasToParams", KerasLowering<true>);
-CRNN_REGISTER_LOWERING("ParamsToKeras", KerasLowering<false>);
-CRNN_REGISTER_LOWERING("ReadMask", MaskLowering);
-CRNN_REGISTER_LOWERING("PackSteps", MoveStepsLowering);
-CRNN_REGISTER_LOWERING("UnpackSteps", MoveStepsLowering);
+CRNN_REGISTER_LOWERING("ParamsSize", ParamsSize);
+CRNN_REGISTER_LOWERING("CanonicalToParams", CanonicalToParams);
+CRNN_REGISTER_LOWERING("ParamsToCanonical", ParamsToCanonical);
+CRNN_REGISTER_LOWERING("KerasToParams", KerasTensors<true>);
+CRNN_REGISTER_LOWERING("ParamsToKeras", KerasTensors<false>);
+CRNN_REGISTER_LOWERING("ReadMask", ReadMask);
+CRNN_REGISTER_LOWERING("PackSteps", MoveSteps);
+CRNN_REGISTER_LOWERING("UnpackSteps", MoveSteps);
 
 }  // namespace
 }  // namespace cudnn_rnn_tf
