@@ -32,6 +32,15 @@ class FlushDenormals {
 #endif
 };
 
+// Tells whether a plan is for such a call. The other fields are the same in all
+// calls of a predictor.
+bool IsFor(const RnnPlan& plan, const RnnProblem& problem) {
+  return plan.problem.max_time == problem.max_time &&
+         plan.problem.batch_size == problem.batch_size &&
+         plan.problem.has_sequence_lengths == problem.has_sequence_lengths &&
+         plan.problem.has_resets == problem.has_resets;
+}
+
 }  // namespace
 
 class CpuPredictor::Call {
@@ -125,11 +134,9 @@ std::unique_ptr<CpuPredictor::Workspace> CpuPredictor::TakeWorkspace(
   {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (lock && !workspaces_.empty()) {
-      auto chosen =
-          std::find_if(workspaces_.begin(), workspaces_.end(),
-                       [fields = IntegersOf(problem)](const auto& one) {
-                         return IntegersOf(one->plan->problem) == fields;
-                       });
+      auto chosen = std::find_if(
+          workspaces_.begin(), workspaces_.end(),
+          [&](const auto& one) { return IsFor(*one->plan, problem); });
       const bool fits = chosen != workspaces_.end();
       if (!fits) --chosen;
       workspace = std::move(*chosen);

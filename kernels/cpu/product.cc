@@ -40,7 +40,7 @@ template <typename T, typename Factor>
 void RunTiles(const Panels& b, Rows<const Factor> a, int64_t a_stride,
               int64_t rows, Rows<const T> init, Rows<T> c) {
   const SimdKernels<T>& simd = Kernels<T>();
-  const int64_t panel_cols = RightMatrix<T>::PanelCols();
+  const int64_t panel_cols = simd.panel_vectors * simd.vector_cols;
   const bool in_matrices =
       !std::is_same_v<Factor, T> && Simd().multiplies_matrices();
   const Factor* a_rows[kCachedRows];
@@ -177,14 +177,14 @@ void Product<T>::Run(const Task& task) const {
       continue;
     }
     const auto run_tiles = [&](const auto& left) {
-      b.ForPanels(start, task.first_panel, task.last_panel,
-                  [&](int64_t col, const Panels& panels) {
-                    RunTiles(panels, left, 1, rows,
-                             before.data == nullptr
-                                 ? before
-                                 : before.From(first_row, col),
-                             c.From(first_row, col));
-                  });
+      b.ForPanels(
+          start, task.first_panel, task.last_panel, [&](const Panels& panels) {
+            const int64_t col = panels.first_col;
+            RunTiles(
+                panels, left, 1, rows,
+                before.data == nullptr ? before : before.From(first_row, col),
+                c.From(first_row, col));
+          });
     };
     const StoredRows<T> left = a.From(first_row, start);
     const bool rounds =

@@ -117,10 +117,11 @@ void RightMatrix<T>::PackSpan(const Source& source, int64_t start,
     CopyToPanels(source.rows.From(start, col), block, cols, numbers, width);
   }
   if constexpr (std::is_same_v<T, float>) {
+    const int64_t panel_bytes = PanelsAt(to, start, first, last).panel_bytes;
     for (int64_t i = 0; bfloat16_ && i < last - first; ++i) {
       RoundRowPairs(staged.data() + i * size, block, width, width,
                     reinterpret_cast<BfloatPair*>(static_cast<char*>(to) +
-                                                  i * PanelBytes(start)));
+                                                  i * panel_bytes));
     }
   }
 }
@@ -134,20 +135,21 @@ void RightMatrix<T>::Pack(const Source& source, Schedule* schedule) const {
                   const int64_t first =
                       std::min(task % spans * (kPackedCols<T> / PanelCols()),
                                matrix.WholePanels());
-                  matrix.PackSpan(source, start, first, matrix.SpanEnd(first),
-                                  matrix.Panel(start, first));
+                  const int64_t last = matrix.SpanEnd(first);
+                  matrix.PackSpan(source, start, first, last,
+                                  matrix.PanelsOf(start, first, last).data);
                 });
 }
 
 template <typename T>
 void RightMatrix<T>::ForPanelsOfSource(
     int64_t start, int64_t first_panel, int64_t last_panel,
-    const std::function<void(int64_t, const Panels&)>& run) const {
+    const std::function<void(const Panels&)>& run) const {
   const ScratchArray<T> packed(kMaxBlockDepth * kPackedCols<T>);
   for (int64_t first = first_panel, last; first < last_panel; first = last) {
     last = std::min(SpanEnd(first), last_panel);
     PackSpan(source_, start, first, last, packed.data());
-    run(first * PanelCols(), PanelsAt(packed.data(), start, first, last));
+    run(PanelsAt(packed.data(), start, first, last));
   }
 }
 

@@ -42,11 +42,11 @@ Rows<const T> ReadRows(StoredRows<T> from, int64_t rows, int64_t n, T* buffer) {
 
 // Some neighbouring panels of one block of a right-hand side: see RightMatrix.
 struct Panels {
-  const void* data;  // One after the other.
+  void* data;  // One after the other.
   int64_t panel_bytes;
   int64_t depth;
-  int64_t cols;   // Those of all panels together.
-  bool bfloat16;  // Whether they hold such numbers, in pairs.
+  int64_t first_col, cols;  // Those of all panels together.
+  bool bfloat16;            // Whether they hold such numbers, in pairs.
 };
 
 // The right-hand side B [depth, cols] of a product. Products read it in the
@@ -108,17 +108,21 @@ class RightMatrix {
   // Returns panels [first, last) of the block that begins at row `start`, which
   // are packed.
   Panels PanelsOf(int64_t start, int64_t first, int64_t last) const {
-    return PanelsAt(Panel(start, first), start, first, last);
+    Panels panels = PanelsAt(data_, start, first, last);
+    const int64_t before =
+        start > 0 ? start * PaddedCols() * element_bytes() : 0;
+    panels.data =
+        static_cast<char*>(data_) + before + first * panels.panel_bytes;
+    return panels;
   }
-  // Calls run(col, panels) for such panels, all at once or a few at a time.
-  // `col` is their first column.
+  // Calls run(panels) for such panels, all at once or a few at a time.
   template <typename Run>
   void ForPanels(int64_t start, int64_t first, int64_t last,
                  const Run& run) const {
     if (data_ == nullptr) {
       return ForPanelsOfSource(start, first, last, std::ref(run));
     }
-    run(first * PanelCols(), PanelsOf(start, first, last));
+    run(PanelsOf(start, first, last));
   }
 
  private:
@@ -131,26 +135,20 @@ class RightMatrix {
   // Writes the part of a span that is in the block that begins at row `start`.
   void PackSpan(const Source& source, int64_t start, int64_t first,
                 int64_t last, void* to) const;
-  void ForPanelsOfSource(
-      int64_t start, int64_t first_panel, int64_t last_panel,
-      const std::function<void(int64_t, const Panels&)>& run) const;
-  Panels PanelsAt(const void* data, int64_t start, int64_t first,
+  void ForPanelsOfSource(int64_t start, int64_t first_panel, int64_t last_panel,
+                         const std::function<void(const Panels&)>& run) const;
+  // The products of small steps would take long over more divisions, or more
+  // questions what the instruction set is.
+  Panels PanelsAt(void* data, int64_t start, int64_t first,
                   int64_t last) const {
-    const int64_t end = std::min(last * PanelCols(), cols_);
-    return {data, PanelBytes(start), Block(start), end - first * PanelCols(),
+    const int64_t width = PanelCols(), block = Block(start);
+    const int64_t depth = bfloat16_ ? PaddedDepth(block) : block;
+    return {data,
+            depth * width * element_bytes(),
+            block,
+            first * width,
+            std::min(last * width, cols_) - first * width,
             bfloat16_};
-  }
-  // Returns where a panel's part of the block that begins at row `start` is
-  // stored, if panels are packed.
-  void* Panel(int64_t start, int64_t panel) const {
-    return static_cast<char*>(data_) + start * PaddedCols() * element_bytes() +
-           panel * PanelBytes(start);
-  }
-  // Returns the bytes of a panel's part of such a block.
-  int64_t PanelBytes(int64_t start) const {
-    const int64_t block = Block(start);
-    return (bfloat16_ ? PaddedDepth(block) : block) * PanelCols() *
-           element_bytes();
   }
   int64_t element_bytes() const {
     return bfloat16_ ? sizeof(uint16_t) : sizeof(T);
