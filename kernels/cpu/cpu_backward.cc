@@ -24,7 +24,7 @@ void BackwardPass<T>::LayOut(const CpuReserve<T>& reserve, Arena* arena,
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     PseudoLayer& pseudo_layer = layer->pseudo_layers.emplace_back();
     pseudo_layer.index = layer->index * dirs_ + dir;
-    pseudo_layer.offsets = layout_.pseudo_layer(pseudo_layer.index);
+    pseudo_layer.offsets = weights_.layout().pseudo_layer(pseudo_layer.index);
     const auto& kept = pseudo_layer.kept =
         reserve.pseudo_layers[pseudo_layer.index];
     const int64_t joint = cell_.joint_gates * units_;
@@ -87,8 +87,9 @@ void BackwardPass<T>::PackWeights(Arena* arena, PseudoLayer* pseudo_layer,
   const auto params = tensors_.Numbers<T>(buffers_.params);
   const ParamLayout::PseudoLayer& offsets = pseudo_layer->offsets;
   const auto pack = [&](int64_t depth, int64_t cols, int64_t offset) {
-    return PackMatrix(depth, cols, StepsMultiplyBfloat16(), params.From(offset),
-                      /*transposed=*/false, PackedForm(), arena, schedule);
+    return weights_.PackMatrix(
+        depth, cols, weights_.StepsMultiplyBfloat16(), params.From(offset),
+        /*transposed=*/false, weights_.PackedForm(), arena, schedule);
   };
   for (Segment& segment : pseudo_layer->segments) {
     segment.weights = pack(segment.rows, out_,
@@ -456,11 +457,12 @@ void BackwardPass<T>::Add(const CpuReserve<T>& reserve, Arena* arena,
     tensors_.FillPadding(buffers_.input_backprop, input_size, schedule);
   }
   if (rows_.num_rows() > 0) return;
-  schedule->AddRanges(
-      layout_.size(), kSliceCols, [this](int64_t first, int64_t last) {
-        const std::vector<T> zeros(last - first);
-        params_backprop().From(first).Write(last - first, zeros.data());
-      });
+  schedule->AddRanges(weights_.layout().size(), kSliceCols,
+                      [this](int64_t first, int64_t last) {
+                        const std::vector<T> zeros(last - first);
+                        params_backprop().From(first).Write(last - first,
+                                                            zeros.data());
+                      });
 }
 
 template <typename T>

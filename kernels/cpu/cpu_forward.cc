@@ -127,7 +127,7 @@ class ForwardPass : public CpuNetwork {
   // layer as they are. With an odd input size, the last pair of a row would
   // reach into the next row, so inputs are then converted first.
   bool MultipliesCallersInput() const {
-    return MultipliesBfloat16() && spec_.has_input_weights(0) &&
+    return weights_.MultipliesBfloat16() && spec_.has_input_weights(0) &&
            spec_.input_size % 2 == 0;
   }
   // Returns whether the states that the steps' products read are kept rounded.
@@ -142,12 +142,12 @@ class ForwardPass : public CpuNetwork {
       return;
     }
     const auto params = tensors_.Numbers<T>(buffers_.params);
-    const WeightsForm form =
-        MultipliesInPlace(params) ? WeightsForm::kInPlace : PackedForm();
+    const WeightsForm form = MultipliesInPlace(params) ? WeightsForm::kInPlace
+                                                       : weights_.PackedForm();
     schedule->AddTogether([&] {
       for (int64_t dir = 0; dir < dirs_; ++dir) {
         layer->weights[dir] =
-            PackForward(first + dir, params, form, arena, schedule);
+            weights_.PackForward(first + dir, params, form, arena, schedule);
       }
     });
   }

@@ -17,7 +17,7 @@
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/schedule.h"
 #include "kernels/cpu/simd_kernels.h"
-#include "kernels/param_layout.h"
+#include "kernels/cpu/weights.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -56,18 +56,6 @@ struct CpuReserve {
   CpuReserve(const RnnProblem& problem, Arena* arena);
 };
 
-// A pseudo-layer's weights in the form that a forward pass reads.
-template <typename T>
-struct CpuForwardWeights {
-  RightMatrix<T> input;                  // [fan_in, num_gates * H]
-  RightMatrix<T> recurrent[kMostGates];  // By gate, [P, H].
-  RightMatrix<T> projection;             // [H, P]
-  T* bias = nullptr;                     // [num_gates * H]
-  // [H], of the last gate's recurrent side where that is apart; else zeros.
-  T* candidate_bias = nullptr;
-  T* vectors = nullptr;  // [num_vectors, H]
-};
-
 // Both add a pass to the schedule and take its workspace from the arena. They
 // return what must live until the schedule has run, as must what all arguments
 // refer to. If the arena only counts, the schedule must not run.
@@ -85,32 +73,14 @@ template <typename T>
     const RnnBackwardBuffers& buffers, const CpuReserve<T>& reserve,
     Arena* arena, Schedule* schedule);
 
-// With no more rows than these, packing or rounding weights takes longer than
-// multiplying by them.
-constexpr int64_t kFewRows = 16;
-
-// How products read weights: in panels that are packed once for all products,
-// in panels that each product packs for itself, or where the caller has them.
-enum class WeightsForm { kPacked, kUnpacked, kInPlace };
-
 // What the passes of a network have in common: sizes, how its sequences are
-// divided into groups, the forms of weights, and masks.
+// divided into groups, weights, and masks.
 class CpuNetwork {
  public:
   // `num_threads` must be that of the schedule that work is added to, since the
   // size of the working memory depends on it.
   CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
              const uint64_t seed[2], int64_t num_threads);
-
-  // Takes memory for a pseudo-layer's weights from the arena and adds the work
-  // that packs them to the schedule; the weights serve calls of any shape once
-  // it has run, which it must not if the arena only counts. The arena's buffer
-  // must outlive them. Forms other than kPacked need memory only for biases,
-  // but `params` must outlive them.
-  template <typename T>
-  CpuForwardWeights<T> PackForward(int64_t pseudo_layer, Stored<T> params,
-                                   WeightsForm form, Arena* arena,
-                                   Schedule* schedule) const;
 
  protected:
   using Strand = PackedRows::Strand;
@@ -272,56 +242,22 @@ class CpuNetwork {
   T* OfGate(T* masks, int64_t gate) const {
     return masks + gate * strand_size_ * h_stride_;
   }
-  // Returns whether products other than those of the steps round both their
-  // factors to bfloat16. They do if the data are bfloat16 and the processor
-  // multiplies these faster than floats.
-  bool MultipliesBfloat16() const {
-    return problem_.dtype == RnnDataType::kBfloat16 &&
-           Simd().multiplies_bfloat16();
-  }
-  bool HasFewSequences() const {
-    return PackedRows::MaxBlockSize(problem_.batch_size) <= 4;
-  }
   template <typename T>
   Product<T> StepProduct() const {
     Product<T> product;
     product.rounds_a = rounds_steps_;
     return product;
   }
-  // Returns the form of weights that are not multiplied in place. Packing them
-  // for all products does not pay if there are only two.
-  WeightsForm PackedForm() const {
-    const int64_t products =
-        problem_.max_time * static_cast<int64_t>(strands_.size());
-    return products <= 2 ? WeightsForm::kUnpacked : WeightsForm::kPacked;
-  }
-  // Returns weights, [depth, cols] or, if they are transposed, [cols, depth],
-  // in this form, and adds the work of packing to the schedule. Weights in
-  // place must be transposed.
-  template <typename T>
-  RightMatrix<T> PackMatrix(int64_t depth, int64_t cols, bool bfloat16,
-                            Stored<T> numbers, bool transposed,
-                            WeightsForm form, Arena* arena,
-                            Schedule* schedule) const;
-  // Returns whether the weights of the steps are packed as bfloat16. With few
-  // sequences, a step reads each panel only once and takes as long as reading
-  // the weights, so fewer bytes pay on any processor if there are steps enough.
-  bool StepsMultiplyBfloat16() const {
-    return problem_.dtype == RnnDataType::kBfloat16 &&
-           (MultipliesBfloat16() ||
-            (HasFewSequences() && problem_.max_time > 2));
-  }
-
   const RnnProblem& problem_;
   const RnnSpec& spec_;
   const CellKind& cell_;
   const PackedRows& rows_;
   const CallerTensors tensors_;
-  const ParamLayout layout_;
   const Masks masks_;
   const Core core_;
   const Division division_;
   const std::vector<Strand> strands_;
+  const CpuWeights weights_;
   const int64_t batch_, gates_, units_, out_, layer_out_, dirs_;
   const int64_t h_stride_;     // Numbers from one row of states to the next.
   const int64_t strand_size_;  // The most sequences of a strand.
@@ -329,8 +265,8 @@ class CpuNetwork {
   // take as long for a few sequences as for 16, so vectors are mostly faster
   // then. They multiply the weights by states that are not rounded.
   const bool rounds_steps_ =
-      MultipliesBfloat16() &&
-      !(HasFewSequences() && Simd().multiplies_matrices());
+      weights_.MultipliesBfloat16() &&
+      !(weights_.HasFewSequences() && Simd().multiplies_matrices());
 };
 
 }  // namespace cudnn_rnn_tf

@@ -1,0 +1,93 @@
+#include "kernels/cpu/weights.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace cudnn_rnn_tf {
+
+template <typename T>
+RightMatrix<T> CpuWeights::PackMatrix(int64_t depth, int64_t cols,
+                                      bool bfloat16, Stored<T> numbers,
+                                      bool transposed, WeightsForm form,
+                                      Arena* arena, Schedule* schedule) const {
+  const typename RightMatrix<T>::Source source = {
+      {numbers, transposed ? depth : cols}, transposed};
+  switch (form) {
+    case WeightsForm::kInPlace:
+      return RightMatrix<T>(depth, cols, numbers.InPlace());
+    case WeightsForm::kUnpacked:
+      return RightMatrix<T>(depth, cols, bfloat16, source);
+    case WeightsForm::kPacked:
+      break;
+  }
+  const RightMatrix<T> matrix(depth, cols, bfloat16, arena);
+  matrix.Pack(source, schedule);
+  return matrix;
+}
+
+template <typename T>
+CpuForwardWeights<T> CpuWeights::PackForward(int64_t pseudo_layer,
+                                             Stored<T> params, WeightsForm form,
+                                             Arena* arena,
+                                             Schedule* schedule) const {
+  const RnnSpec& spec = problem_.spec;
+  const CellKind& cell = spec.kind();
+  const int64_t units = spec.num_units, out = spec.output_size();
+  const int64_t gates = cell.num_gates * units;
+  const ParamLayout::PseudoLayer& offsets = layout_.pseudo_layer(pseudo_layer);
+  const auto pack = [&](int64_t depth, int64_t cols, bool bfloat16,
+                        int64_t offset) {
+    return PackMatrix(depth, cols, bfloat16, params.From(offset),
+                      /*transposed=*/true, form, arena, schedule);
+  };
+  CpuForwardWeights<T> weights;
+  if (offsets.input_weights >= 0) {
+    weights.input = pack(spec.layer_input_size(pseudo_layer / spec.num_dirs()),
+                         gates, MultipliesBfloat16(), offsets.input_weights);
+  }
+  for (int64_t gate = 0; gate < cell.num_gates; ++gate) {
+    weights.recurrent[gate] =
+        pack(out, units, StepsMultiplyBfloat16(),
+             offsets.recurrent_weights + gate * units * out);
+  }
+  if (spec.num_proj > 0) {
+    weights.projection =
+        pack(units, out, StepsMultiplyBfloat16(), offsets.projection);
+  }
+  weights.bias = arena->Take<T>(gates);
+  weights.candidate_bias = arena->Take<T>(units);
+  weights.vectors = arena->Take<T>(cell.num_vectors * units);
+  schedule->Add(1, 1, [=, &offsets, &cell](int64_t, int64_t) {
+    if (offsets.vectors >= 0) {
+      params.From(offsets.vectors)
+          .Copy(cell.num_vectors * units, weights.vectors);
+    }
+    std::fill_n(weights.bias, gates, T(0));
+    std::fill_n(weights.candidate_bias, units, T(0));
+    if (offsets.input_bias >= 0) {
+      params.From(offsets.input_bias).Copy(gates, weights.bias);
+    }
+    if (offsets.recurrent_bias < 0) return;
+    std::vector<T> recurrent(gates);
+    params.From(offsets.recurrent_bias).Copy(gates, recurrent.data());
+    // The bias of a recurrent side that has a slot of its own is kept apart.
+    const int64_t outside =
+        cell.splits_gate() ? cell.joint_gates * units : gates;
+    for (int64_t j = 0; j < outside; ++j) weights.bias[j] += recurrent[j];
+    std::copy(recurrent.begin() + outside, recurrent.end(),
+              weights.candidate_bias);
+  });
+  return weights;
+}
+
+#define CRNN_INSTANTIATE(T)                                                    \
+  template RightMatrix<T> CpuWeights::PackMatrix(                              \
+      int64_t, int64_t, bool, Stored<T>, bool, WeightsForm, Arena*, Schedule*) \
+      const;                                                                   \
+  template CpuForwardWeights<T> CpuWeights::PackForward(                       \
+      int64_t, Stored<T>, WeightsForm, Arena*, Schedule*) const
+CRNN_INSTANTIATE(float);
+CRNN_INSTANTIATE(double);
+#undef CRNN_INSTANTIATE
+
+}  // namespace cudnn_rnn_tf
