@@ -64,9 +64,8 @@ inline uint64_t FingerprintOf(const std::vector<tensorflow::Tensor>& tensors) {
 //
 // An entry of which nobody else has a tensor any more is dropped by the next
 // call of any op that may find one, since a variable took new memory, or is
-// gone. Of all other
-// entries, the most recently used are kept: up to kMostEntries, with results of
-// up to kMostBytes together.
+// gone. Of all other entries, the most recently used are kept: up to
+// kMostEntries, with results of up to kMostBytes together.
 //
 // All functions may be called by several threads at the same time.
 template <typename Result>

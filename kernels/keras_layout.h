@@ -25,7 +25,7 @@ struct KerasTensor {
   int64_t fan_in = 1;
   int64_t gates = 0;
   int64_t units = 0;
-  bool swaps_gates = false;  // Whether cuDNN has the first two gates swapped.
+  bool swaps_gates = false;  // As CellKind has it.
   int64_t offset = 0;        // In the buffer, in elements.
 
   int64_t size() const { return sides * fan_in * gates * units; }

@@ -93,8 +93,8 @@ struct CellKind {
   const char* name;          // The value of the ops' attribute rnn_mode.
   const char* type;          // The name of its type in kernels/cells/.
   const char* const* gates;  // What they are called in names of tensors.
-  bool swaps_gates;          // Whether Keras has the first two gates swapped.
-  int cudnn_mode;            // A cudnnRNNMode_t, or -1.
+  bool swaps_gates;  // Whether Keras and cuDNN order the first two differently.
+  int cudnn_mode;    // A cudnnRNNMode_t, or -1.
   const char* const* vectors = nullptr;  // What they are called, if any.
   // The following are those of the type, which cells.h describes.
   int64_t num_gates = 0, joint_gates = 0, gates_of_h = 0, num_slots = 0,
@@ -145,8 +145,8 @@ struct RnnSpec {
   bool is_in_cudnn() const {
     return kind().is_in_cudnn() && has_own_activations() && !has_zoneout();
   }
-  // Whether h is at most 1 or its initial value. That of a cell that reads h is
-  // a mean of two numbers, if a gate is at least 0.
+  // Whether h, before a projection, is at most 1 or its initial value. That of
+  // a cell that reads h is a mean of two numbers, if a gate is at least 0.
   bool bounds_h() const {
     const auto has_bound = [](Activation each) {
       return each != Activation::kRelu && each != Activation::kLinear &&

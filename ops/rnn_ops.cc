@@ -135,13 +135,13 @@ output_h: The final hidden states, shaped as input_h.
 output_c: The final cell states, shaped as input_c.
 reserve_space: If is_training, data that Backward reads; else empty, [0].
 cell_sequences: At most one tensor, of an LSTM: the last layer's cell states after
-  each step, [time, batch, D * num_units], unclipped; zero past a sequence's end. A
+  each step, [time, batch, D * num_units], as output_c; zero past a sequence's end. A
   GPU computes it by the algorithm persistent only, step by step.
 dropout: The rate at which outputs of all layers but the last are dropped, in
   training only.
 cell_clip: An LSTM's cell states are clipped to [-cell_clip, cell_clip] wherever
   a step reads them: before the forget gate and before tanh. output_c holds the
-  last ones unclipped. With 0, nothing is clipped.
+  last ones, unclipped if there is no zoneout. With 0, nothing is clipped.
 recurrent_dropout: The rate at which numbers of the hidden states are dropped
   before the recurrent matrices multiply them, in training only. Each gate of each
   pseudo-layer has a mask of its own, [batch, P], which stays the same in all

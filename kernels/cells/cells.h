@@ -1,5 +1,5 @@
 // All kinds of cells. CPUs, GPUs and XLA include this same file, each in a
-// namespace of its own. So it includes nothing else, and names no type: V is a
+// namespace of its own. So it includes cells alone, and names no type: V is a
 // number, a vector of numbers or one of XLA's operations, and F brings the
 // functions of V that a cell computes with.
 //

@@ -15,7 +15,8 @@ struct Zoneout : Cell {
       *c = Mixed(f, 1, f.Limit(*c), f.Limit(new_c));
     }
   }
-  // Unlike F's Between, this is exact where all stays, or nothing.
+  // Unlike F's Between, this is exact where all stays, or nothing, of numbers
+  // that are finite.
   template <typename F, typename V>
   static V Mixed(const F& f, int state, V before, V now) {
     return f.Zone(state) * before + f.OneMinus(f.Zone(state)) * now;

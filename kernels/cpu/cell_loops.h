@@ -1,5 +1,5 @@
-// The steps of the cells on vectors: see CellKernels. Only simd_kernels.cc
-// includes this file.
+// The steps of the cells on vectors: see CellKernels. They are compiled with
+// simd_kernels.cc alone.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_CELL_LOOPS_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_CELL_LOOPS_H_
 

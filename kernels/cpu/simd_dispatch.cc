@@ -1,5 +1,6 @@
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "kernels/cpu/simd_kernels.h"
 
@@ -31,8 +32,7 @@ const SimdTable* Choose() {
     const char* name;
     const SimdTable& (*table)();
   };
-  Candidate candidates[5] = {};
-  int count = 0;
+  std::vector<Candidate> candidates;
 #ifdef CRNN_SIMD_X86
   __builtin_cpu_init();
   const bool has_avx2 = __builtin_cpu_supports("avx2") &&
@@ -43,18 +43,16 @@ const SimdTable* Choose() {
   // The compiler's flag for BF16 implies BW.
   if (has_avx512 && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512bf16")) {
-    if (HasAmx()) candidates[count++] = {"amx", amx::Table};
-    candidates[count++] = {"avx512bf16", avx512bf16::Table};
+    if (HasAmx()) candidates.push_back({"amx", amx::Table});
+    candidates.push_back({"avx512bf16", avx512bf16::Table});
   }
-  if (has_avx512) candidates[count++] = {"avx512", avx512::Table};
-  if (has_avx2) candidates[count++] = {"avx2", avx2::Table};
+  if (has_avx512) candidates.push_back({"avx512", avx512::Table});
+  if (has_avx2) candidates.push_back({"avx2", avx2::Table});
 #endif
-  candidates[count++] = {"baseline", baseline::Table};
+  candidates.push_back({"baseline", baseline::Table});
   if (const char* wanted = std::getenv("CUDNN_RNN_TF_CPU_ISA")) {
-    for (int i = 0; i < count; ++i) {
-      if (std::strcmp(candidates[i].name, wanted) == 0) {
-        return &candidates[i].table();
-      }
+    for (const auto& [name, table] : candidates) {
+      if (std::strcmp(name, wanted) == 0) return &table();
     }
   }
   return &candidates[0].table();

@@ -1,6 +1,6 @@
-// Vectors and the gates' functions on them. Only simd_kernels.cc and
-// amx_kernels.cc include this file, whose contents live in the namespace of the
-// instruction set that it is compiled for.
+// Vectors and the gates' functions on them. Only what simd_kernels.cc and
+// amx_kernels.cc include uses this file, whose contents live in the namespace
+// of the instruction set that it is compiled for.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_SIMD_MATH_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_SIMD_MATH_H_
 

@@ -94,7 +94,7 @@ RnnStatus NameArchitecture(int architecture, bool is_imitated,
                 std::to_string(architecture)};
   }
   const bool is_own = nearest == architecture && !is_imitated;
-  // Only code for no other architecture may use Hopper's warpgroups.
+  // Code that uses Hopper's warpgroups runs on no other architecture.
   *name = (is_own ? "sm_" : "compute_") + std::to_string(nearest) +
           (nearest == 90 && architecture == 90 ? "a" : "");
   return {};

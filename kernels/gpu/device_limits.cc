@@ -78,10 +78,12 @@ RnnStatus ReadLimitsOf(CUdevice device, DeviceLimits* limits) {
   const auto& [status, imitated] = ImitationOfProcess();
   CRNN_RETURN_IF_ERROR(status);
   if (imitated.architecture == 0) return {};
-  if (imitated.architecture > limits->architecture) {
+  // Hopper's code may have instructions that no other architecture has.
+  if (imitated.architecture > limits->architecture ||
+      (imitated.architecture == 90 && limits->architecture > 90)) {
     return BadVariable("asks for architecture " +
                        std::to_string(imitated.architecture) +
-                       ", which is newer than this GPU's, " +
+                       ", whose code does not run on this GPU's, " +
                        std::to_string(limits->architecture));
   }
   limits->architecture = imitated.architecture;

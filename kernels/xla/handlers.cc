@@ -1,6 +1,6 @@
 // A function that XLA compiled calls these handlers at run time. On a GPU, they
 // enqueue passes into XLA's stream and wait for nothing, unless cuDNN runs a
-// pass with lengths or dropout.
+// pass with lengths or a seed.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -17,7 +17,7 @@
 #include "kernels/op_backend.h"
 #include "kernels/op_backend_gpu.h"
 #include "kernels/pool_threads.h"
-#include "kernels/tensorflow_versions.h"  // First.
+#include "kernels/tensorflow_versions.h"
 #include "kernels/xla/buffer_sizes.h"
 #include "kernels/xla/call_buffers.h"
 #include "tensorflow/core/platform/cpu_info.h"

@@ -140,7 +140,7 @@ def test_kernels_on_fake_gpus(tmp_path):
     sources += ["kernels/gpu/device_limits.cc", "kernels/gpu/product.cc", "kernels/rnn_backend.cc"]
     sources += NETWORK
     executable = compiled(tmp_path, "kernels_on_fake_gpu", sources)
-    for imitated in ("", "T4", "A100", "RTX 5090", "A1000", "A100,"):
+    for imitated in ("", "T4", "A100", "RTX 5090", "H100", "A1000", "A100,"):
         output = output_of(executable, CUDNN_RNN_TF_IMITATE_GPU=imitated)
         assert output == f"kernels run as {imitated or 'what they are'} should\n"
     # The guide's table says up to how many units the GPUs have room for.

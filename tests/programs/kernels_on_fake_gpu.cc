@@ -253,10 +253,13 @@ void CheckTypes(const DeviceLimits& limits) {
 
 void CheckAll(const std::string& imitated) {
   DeviceLimits limits;
+  if (imitated == "H100") device_limits.architecture = 120;
   const RnnStatus status = ReadLimits(&limits);
   // An error names the part that is wrong.
-  const std::map<std::string, std::string> wrong = {
-      {"RTX 5090", "120"}, {"A1000", "A1000"}, {"A100,", "A100,"}};
+  const std::map<std::string, std::string> wrong = {{"RTX 5090", "120"},
+                                                    {"H100", "120"},
+                                                    {"A1000", "A1000"},
+                                                    {"A100,", "A100,"}};
   if (const auto found = wrong.find(imitated); found != wrong.end()) {
     being_checked = imitated;
     Check(status.code == RnnStatus::Code::kInvalidArgument &&

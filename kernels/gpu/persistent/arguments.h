@@ -108,10 +108,10 @@ struct BackwardDirection : LayerDirection {
   void* first_h_backprop;
   void* first_c_backprop;
   void* projected_backprop;  // [rows, P], the gradients of projections.
-  // The sums of the gates' gradients over each sequence, and, of cells that
-  // normalise, those of the gradients of vectors: [shares * Shape::rows(), S *
-  // H] and V * H or, if steps are enqueued one by one, [batch, ...]. They are
-  // floats or, in float64, doubles.
+  // The sums of the gates' gradients over some sequences each, and, of cells
+  // that normalise, those of the gradients of vectors: [shares * Shape::rows(),
+  // S * H] and V * H or, if steps are enqueued one by one, [batch, ...]. They
+  // are floats or, in float64, doubles.
   float* bias_sums;
   float* vector_sums;
 };

@@ -242,8 +242,8 @@ extern "C" __global__ void add_gradients(Sequences all, Index count, int width,
 }
 
 // Computes the gradients of a direction's biases from the sums over sequences,
-// [rows, slots * units], with a row for each sequence. `recurrent_slot` is the
-// slot of the last gate's recurrent side. Blocks have 32 x 8 threads.
+// [rows, slots * units], with some sequences in each row. `recurrent_slot` is
+// the slot of the last gate's recurrent side. Blocks have 32 x 8 threads.
 extern "C" __global__ void sum_biases(const Sum* sums, int rows, int units,
                                       int gates, int slots, int recurrent_slot,
                                       Item* input_bias, Item* recurrent_bias) {

@@ -44,8 +44,8 @@ struct Auxiliary : SmallKernels {
                    static_cast<int>(width), static_cast<int>(layer), seed,
                    DropoutThreshold(spec.dropout), spec.dropout, from, to);
   }
-  // Copies steps, [rows, width], with zeros for padding, or with a
-  // to_pitch as [width, to_pitch].
+  // Copies steps, [rows, width], with zeros for padding. With a to_pitch, the
+  // copy is transposed, [width, to_pitch].
   RnnStatus CopySteps(CUstream stream, const Sequences& sequences,
                       int64_t width, int64_t pitch, const void* from,
                       int64_t to_pitch, void* to) const {

@@ -259,6 +259,7 @@ class GradientParts {
 // Stores the numbers of a chunk, two units with four slots each in 16 bits,
 // with SLOTS slots to a unit.
 static void StoreGates(const Chunk& chunk, char* to) {
+  static_assert(SLOTS == 1 || SLOTS == 3 || SLOTS == 4, "no cell has others");
   const Word* const from = chunk.word;
   Word* const words = reinterpret_cast<Word*>(to);
   if (SLOTS == 4) {

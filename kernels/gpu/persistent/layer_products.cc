@@ -40,7 +40,10 @@ LayerProducts::LayerProducts(const RnnProblem& problem, bool allow_tf32,
     : problem_(problem), allows_tf32_(allow_tf32), auxiliary_(auxiliary) {
   const int64_t weights =
       gate_rows_ * std::max(WidestInput(), spec_.output_size());
+  // A row of one unit's halved gates, which is padded, would reach its last
+  // slot.
   if (problem_.dtype == RnnDataType::kFloat32 && allows_tf32_ &&
+      spec_.num_units > 1 &&
       (weights >= kHalvedWeights ||
        (2 * weights >= kHalvedWeights && rows_ * weights >= kHalvedProducts))) {
     halves_ = std::make_shared<Halves>();
