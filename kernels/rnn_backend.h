@@ -140,7 +140,7 @@ VisitFields(Problem& problem, Visit& visit) {
   visit(problem.algorithm);
 }
 static_assert(NumVisited<RnnProblem>() ==
-                  kNumFields<RnnSpec> + kNumFields < RnnProblem > -1,
+                  kNumFields<RnnSpec> + kOwnFields<RnnProblem, 1>,
               "VisitFields leaves a field of problems out");
 
 // Appends the bytes of the fields that it visits to a key.
@@ -258,7 +258,7 @@ struct RnnBackwardBuffers {
 // Calls visit(pointer) with each pointer to a tensor of a forward pass, or of a
 // backward pass, in this order.
 template <typename Buffers, typename Visit>
-void VisitTensors(Buffers& all, const Visit& visit) {
+constexpr void VisitTensors(Buffers& all, const Visit& visit) {
   const auto each = [&](auto&... pointers) { (visit(pointers), ...); };
   if constexpr (std::is_same_v<std::remove_const_t<Buffers>,
                                RnnForwardBuffers>) {
@@ -272,6 +272,21 @@ void VisitTensors(Buffers& all, const Visit& visit) {
   }
   each(all.reserve_space, all.workspace);
 }
+// A recorded pass that runs again reads a pointer that is left out from where
+// it was. So what has none of a tensor has this many bytes.
+template <typename Buffers>
+constexpr size_t BytesWithoutTensors() {
+  Buffers all;
+  size_t bytes = sizeof(all);
+  VisitTensors(all, [&](auto*) { bytes -= sizeof(void*); });
+  return bytes;
+}
+static_assert(BytesWithoutTensors<RnnForwardBuffers>() ==
+                      sizeof(RnnLengths) + 2 * sizeof(uint64_t) +
+                          sizeof(RnnForwardBuffers::device_seed) &&
+                  BytesWithoutTensors<RnnBackwardBuffers>() ==
+                      sizeof(RnnLengths) + 2 * sizeof(uint64_t),
+              "VisitTensors leaves a tensor of a pass out");
 
 // How a device runs a problem: chosen, compiled and laid out once. A plan does
 // not change, and any thread may use it.

@@ -19,9 +19,16 @@ namespace cudnn_rnn_tf {
 enum class RnnDataType { kFloat64, kFloat32, kFloat16, kBfloat16 };
 // The size of one number in bytes.
 inline size_t SizeOf(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat64   ? 8
-         : dtype == RnnDataType::kFloat32 ? 4
-                                          : 2;
+  switch (dtype) {
+    case RnnDataType::kFloat64:
+      return 8;
+    case RnnDataType::kFloat32:
+      return 4;
+    case RnnDataType::kFloat16:
+    case RnnDataType::kBfloat16:
+      break;
+  }
+  return 2;
 }
 
 // kGruResetBefore is the GRU whose reset gate multiplies h before the recurrent
@@ -220,6 +227,9 @@ template <typename Struct, typename... Fields>
 inline constexpr int
     kNumFields<Struct, std::void_t<decltype(Struct{Fields()...})>, Fields...> =
         kNumFields<Struct, void, Fields..., AnyField>;
+// Of these, all but so many structs within and pointers.
+template <typename Struct, int kOthers>
+inline constexpr int kOwnFields = kNumFields<Struct> - kOthers;
 template <typename Struct>
 constexpr int NumVisited() {
   Struct fields;

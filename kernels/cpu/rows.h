@@ -31,7 +31,14 @@ constexpr int64_t kAhead = 16;
 // in.
 template <typename Body>
 void Dispatch(RnnDataType dtype, const Body& body) {
-  dtype == RnnDataType::kFloat64 ? body(double()) : body(float());
+  switch (dtype) {
+    case RnnDataType::kFloat64:
+      return body(double());
+    case RnnDataType::kFloat32:
+    case RnnDataType::kFloat16:
+    case RnnDataType::kBfloat16:
+      return body(float());
+  }
 }
 
 // Returns null if data of this type are computed with as they are.

@@ -33,10 +33,17 @@ std::vector<SourceFile> EmbeddedSources();
 
 // The macros that tell kernels the type of the data and the kind of cell.
 inline const char* TypeMacro(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat64   ? "IS_FLOAT64"
-         : dtype == RnnDataType::kFloat32 ? "IS_FLOAT"
-         : dtype == RnnDataType::kFloat16 ? "IS_FLOAT16"
-                                          : "IS_BFLOAT16";
+  switch (dtype) {
+    case RnnDataType::kFloat64:
+      return "IS_FLOAT64";
+    case RnnDataType::kFloat32:
+      return "IS_FLOAT";
+    case RnnDataType::kFloat16:
+      return "IS_FLOAT16";
+    case RnnDataType::kBfloat16:
+      break;
+  }
+  return "IS_BFLOAT16";
 }
 inline std::string CellMacro(RnnMode mode, bool has_zoneout = false) {
   const std::string type = KindOf(mode).type;

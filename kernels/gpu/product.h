@@ -10,10 +10,17 @@ namespace cudnn_rnn_tf {
 
 // Returns CUDA's name of a type.
 inline cudaDataType_t CudaType(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat64   ? CUDA_R_64F
-         : dtype == RnnDataType::kFloat32 ? CUDA_R_32F
-         : dtype == RnnDataType::kFloat16 ? CUDA_R_16F
-                                          : CUDA_R_16BF;
+  switch (dtype) {
+    case RnnDataType::kFloat64:
+      return CUDA_R_64F;
+    case RnnDataType::kFloat32:
+      return CUDA_R_32F;
+    case RnnDataType::kFloat16:
+      return CUDA_R_16F;
+    case RnnDataType::kBfloat16:
+      break;
+  }
+  return CUDA_R_16BF;
 }
 
 // Returns the type of the sums of a type's products.

@@ -76,11 +76,11 @@ constexpr void VisitFields(StepMove& move, Visit& visit) {
 
 // The rest are pointers, and the fields of what such a struct has within.
 static_assert(NumVisited<XlaPass>() ==
-                      NumVisited<RnnProblem>() + kNumFields < XlaPass > -1 &&
+                      NumVisited<RnnProblem>() + kOwnFields<XlaPass, 1> &&
                   NumVisited<XlaKerasTensors>() ==
-                      kNumFields<RnnSpec> + kNumFields < XlaKerasTensors > -1 &&
-                  NumVisited<RnnMask>() == kNumFields < RnnMask > -1 &&
-                  NumVisited<StepMove>() == kNumFields < StepMove > -4,
+                      kNumFields<RnnSpec> + kOwnFields<XlaKerasTensors, 1> &&
+                  NumVisited<RnnMask>() == kOwnFields<RnnMask, 1> &&
+                  NumVisited<StepMove>() == kOwnFields<StepMove, 4>,
               "VisitFields leaves a field of a call out");
 
 struct FromIntegers {
