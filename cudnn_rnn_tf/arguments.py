@@ -98,7 +98,7 @@ def _is_taken_by(function: Callable[[Any], Any], value: Any) -> bool:
     return True
 
 
-# What errors call a type, and what is of it.
+# Errors call a type so, and the function tells what is of it.
 _KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     int: ("an integer", _is_integer),
     float: (

@@ -48,18 +48,21 @@ class RNNOptions(NamedLayerOptions, total=False):
     zero_output_for_mask: bool
 
 
-class CellOptions(NamedLayerOptions, total=False):
-    activation: Any
-    use_bias: bool
-    kernel_initializer: Any
-    recurrent_initializer: Any
-    bias_initializer: Any
+class WeightOptions(TypedDict, total=False):
     kernel_regularizer: Any
     recurrent_regularizer: Any
     bias_regularizer: Any
     kernel_constraint: Any
     recurrent_constraint: Any
     bias_constraint: Any
+
+
+class CellOptions(NamedLayerOptions, WeightOptions, total=False):
+    activation: Any
+    use_bias: bool
+    kernel_initializer: Any
+    recurrent_initializer: Any
+    bias_initializer: Any
     dropout: float
     recurrent_dropout: float
     seed: Any
@@ -86,7 +89,7 @@ class GRUOptions(RNNOptions, GRUCellOptions, total=False):
     use_cudnn: Any
 
 
-class StackOptions(LayerOptions, total=False):
+class StackOptions(LayerOptions, WeightOptions, total=False):
     """What the layers that hold a stack take by name alone."""
 
     recurrent_initializer: Any
@@ -97,12 +100,6 @@ class StackOptions(LayerOptions, total=False):
     stateful: bool
     time_major: bool
     algorithm: Algorithm
-    kernel_regularizer: Any
-    recurrent_regularizer: Any
-    bias_regularizer: Any
-    kernel_constraint: Any
-    recurrent_constraint: Any
-    bias_constraint: Any
     recurrent_weight_dropout: float
     zoneout: float
 

@@ -100,3 +100,8 @@ def test_wrong_values(call, error, message):
 
 def test_what_keras_takes_for_a_bool():
     assert not drop_ins.LSTM(3, return_state=None, use_bias=0, unroll=np.False_).cell.use_bias
+
+
+def test_more_arguments_than_places():
+    with pytest.raises(TypeError, match="units and 15 others at most, but received 20"):
+        drop_ins.CuDNNLSTM(3, *[None] * 20)

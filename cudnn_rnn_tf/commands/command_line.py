@@ -17,7 +17,7 @@ from cudnn_rnn_tf.config import DTYPES
 from cudnn_rnn_tf.exports import target_names
 
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-# What `bench` measures by default.
+# `bench` measures these by default.
 BATCH_SIZE, STEPS = 32, 100
 
 

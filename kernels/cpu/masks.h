@@ -31,7 +31,7 @@ class Masks {
   Masks(const RnnProblem& problem, const PackedRows& rows,
         const uint64_t seed[2]);
 
-  // Whether dropout acts on what a layer reads.
+  // Tells whether dropout acts on what a layer reads.
   bool DropsInput(int64_t layer) const {
     return layer > 0 && problem_.has_dropout_between_layers();
   }

@@ -41,7 +41,7 @@ struct TaskGrid {
   struct Limits {
     int64_t rows, panels, cost_of_row, cost_of_col;
   };
-  // What a task computes.
+  // A task computes these rows of some panels.
   struct Task {
     int64_t first_row, last_row, first_panel, last_panel;
   };
