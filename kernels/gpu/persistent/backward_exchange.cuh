@@ -67,86 +67,20 @@ static float LargestOfRow(float number) {
 
 // The parts of the gradient of h, which each block computes for all units, or
 // for those of its slice, and sends to the units' owners, who add them. A
-// turn's parts are received in the next one. In a cluster, blocks store parts
-// to their owners' shared memory. In another team, they send them through a
-// ring, and the owners' threads add the same chunk of some senders each, of
-// which there is one in each band.
-class GradientParts {
+// turn's parts are received in the next one. Here is what does not depend on
+// the kind of team.
+class PartsOfWarp {
  public:
-  GradientParts(const Thread& me, const BackwardMemory& memory,
-                TeamMemory& of_team)
-      : me_(me), memory_(memory), ring_(of_team) {}
+  PartsOfWarp(const Thread& me, const BackwardMemory& memory, TeamMemory&)
+      : me_(me), memory_(memory) {}
   // The rows of a group's tiles are dealt so that a pair of lanes, each with
   // the rows g and g + 8, has consecutive units of the slice, four of each
   // tile.
   int FirstUnitOf(int group, int quad) const {
     return ((me_.warp * kGroups + group) * 4 + quad) * kLaneUnits;
   }
-  // From here on a cluster's peers may store to this block.
-  void Join() {
-    if (!IS_CLUSTER) return;
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const int unit = FirstUnitOf(group, me_.g / 2);
-      peers_[group] =
-          MemoryOfPeer(unit < kShape.all_units() ? unit / BLOCK_UNITS : 0);
-    }
-    SynchronizeCluster();
-  }
-  // Waits for the parts of the turn before.
-  void Receive(int turn) const {
-    if (IS_CLUSTER) {
-      memory_.AwaitPeers(turn, me_.index);
-    } else if (turn > 0) {
-      FetchAndAdd(turn);
-    }
-  }
-  // Adds the parts for a cell and its neighbours to `dh`, in the senders'
-  // order.
-  void Add(int turn, const Cell& cell, float* dh) const {
-    if (!IS_CLUSTER) {
-#pragma unroll
-      for (int adder = 0; adder < kAdders; ++adder) {
-        *dh += Sums()[(adder * kRows + cell.row) * BLOCK_UNITS + cell.unit];
-      }
-      return;
-    }
-    const Item* const part = memory_.parts + turn % 2 * TEAM * kPartItems +
-                             PlaceInPart(cell.row, cell.unit);
-#pragma unroll
-    for (int peer = 0; peer < TEAM; ++peer) {
-      const auto& of_cells = *reinterpret_cast<const Neighbours<kNeighbours>*>(
-          part + peer * kPartItems);
-#pragma unroll
-      for (int i = 0; i < kNeighbours; ++i) dh[i] += ToFloat(of_cells.Of(i));
-    }
-  }
-  // Sends a turn's parts, of the tiles from the first one on. `power_of(row)`
-  // is what the row's gradients were divided by.
-  template <typename PowerOfSums>
-  void Send(int turn, int first, const Weights::Sums& sums,
-            const PowerOfSums& power_of) const {
-    ForChunks(
-        first, sums, power_of, [&](int group, int row, int unit, Chunk& chunk) {
-          if (IS_CLUSTER) {
-            const int next = (turn + 1) % 2;
-            Item* const to = memory_.parts +
-                             (next * TEAM + me_.rank) * kPartItems +
-                             PlaceInPart(row, unit % BLOCK_UNITS);
-            StoreToPeer(peers_[group], to, memory_.barriers + next, chunk);
-            return;
-          }
-          ring_.Mark(turn, &chunk);
-          const int owner = me_.slice * kShape.bands() + unit / BLOCK_UNITS;
-          StoreForOthers(reinterpret_cast<Item*>(ring_.PlaceOf(turn, owner)) +
-                             (me_.band * kRows + row) * BLOCK_UNITS +
-                             unit % BLOCK_UNITS,
-                         chunk);
-        });
-  }
-  void EndShare(int steps) { ring_.EndShare(steps); }
 
- private:
+ protected:
   // Calls send(group, row, unit, chunk) with what a lane sends.
   template <typename PowerOfSums, typename SendChunk>
   void ForChunks(int first, const Weights::Sums& sums,
@@ -193,14 +127,75 @@ class GradientParts {
       }
     }
   }
+
+  const Thread& me_;
+  const BackwardMemory& memory_;
+};
+
+// In a cluster, blocks store parts to their owners' shared memory.
+class ClusterParts : public PartsOfWarp {
+ public:
+  using PartsOfWarp::PartsOfWarp;
+  // From here on peers may store to this block.
+  void Join() {
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int unit = FirstUnitOf(group, me_.g / 2);
+      peers_[group] =
+          MemoryOfPeer(unit < kShape.all_units() ? unit / BLOCK_UNITS : 0);
+    }
+    SynchronizeCluster();
+  }
+  // Waits for the parts of the turn before.
+  void Receive(int turn) const { memory_.AwaitPeers(turn, me_.index); }
+  // Adds the parts for a cell and its neighbours to `dh`, in the senders'
+  // order.
+  void Add(int turn, const Cell& cell, float* dh) const {
+    const Item* const part = memory_.parts + turn % 2 * TEAM * kPartItems +
+                             PlaceInPart(cell.row, cell.unit);
+#pragma unroll
+    for (int peer = 0; peer < TEAM; ++peer) {
+      const auto& of_cells = *reinterpret_cast<const Neighbours<kNeighbours>*>(
+          part + peer * kPartItems);
+#pragma unroll
+      for (int i = 0; i < kNeighbours; ++i) dh[i] += ToFloat(of_cells.Of(i));
+    }
+  }
+  // Sends a turn's parts, of the tiles from the first one on. `power_of(row)`
+  // is what the row's gradients were divided by.
+  template <typename PowerOfSums>
+  void Send(int turn, int first, const Weights::Sums& sums,
+            const PowerOfSums& power_of) const {
+    ForChunks(first, sums, power_of,
+              [&](int group, int row, int unit, Chunk& chunk) {
+                const int next = (turn + 1) % 2;
+                Item* const to = memory_.parts +
+                                 (next * TEAM + me_.rank) * kPartItems +
+                                 PlaceInPart(row, unit % BLOCK_UNITS);
+                StoreToPeer(peers_[group], to, memory_.barriers + next, chunk);
+              });
+  }
+  void EndShare(int) {}
+
+ private:
   static int PlaceInPart(unsigned row, unsigned unit) {
     constexpr unsigned kUnits = kShape.backward_part_units();
     const unsigned tile = row / 8 * (BLOCK_UNITS / kUnits) + unit / kUnits;
     return (tile * 8 + row % 8) * kUnits + unit % kUnits;
   }
-  // The sums of the adders.
-  float* Sums() const { return reinterpret_cast<float*>(memory_.parts); }
-  void FetchAndAdd(int turn) const {
+
+  PeerMemory peers_[kGroups];
+};
+
+// Blocks of another team send parts through a ring, and the owners' threads add
+// the same chunk of some senders each, of which there is one in each band.
+class GridParts : public PartsOfWarp {
+ public:
+  GridParts(const Thread& me, const BackwardMemory& memory, TeamMemory& of_team)
+      : PartsOfWarp(me, memory, of_team), ring_(of_team) {}
+  void Join() const {}
+  void Receive(int turn) const {
+    if (turn == 0) return;
     constexpr int kChunks = kShape.backward_sender_chunks();
     constexpr int kSenders = (kShape.bands() + kAdders - 1) / kAdders;
     constexpr int kAtOnce = kSenders < 8 ? kSenders : 8;
@@ -250,11 +245,34 @@ class GradientParts {
     SynchronizeBlock();
   }
 
-  const Thread& me_;
-  const BackwardMemory& memory_;
-  PeerMemory peers_[kGroups];
-  MarkedRing<IS_CLUSTER ? 0 : kStepBytes> ring_;
+  void Add(int, const Cell& cell, float* dh) const {
+#pragma unroll
+    for (int adder = 0; adder < kAdders; ++adder) {
+      *dh += Sums()[(adder * kRows + cell.row) * BLOCK_UNITS + cell.unit];
+    }
+  }
+  template <typename PowerOfSums>
+  void Send(int turn, int first, const Weights::Sums& sums,
+            const PowerOfSums& power_of) const {
+    ForChunks(first, sums, power_of, [&](int, int row, int unit, Chunk& chunk) {
+      ring_.Mark(turn, &chunk);
+      const int owner = me_.slice * kShape.bands() + unit / BLOCK_UNITS;
+      StoreForOthers(reinterpret_cast<Item*>(ring_.PlaceOf(turn, owner)) +
+                         (me_.band * kRows + row) * BLOCK_UNITS +
+                         unit % BLOCK_UNITS,
+                     chunk);
+    });
+  }
+  void EndShare(int steps) { ring_.EndShare(steps); }
+
+ private:
+  // The sums of the adders.
+  float* Sums() const { return reinterpret_cast<float*>(memory_.parts); }
+
+  MarkedRing<kStepBytes> ring_;
 };
+
+using GradientParts = Choice<IS_CLUSTER, ClusterParts, GridParts>::Type;
 
 // Stores the numbers of a chunk, two units with four slots each in 16 bits,
 // with SLOTS slots to a unit.
@@ -274,16 +292,12 @@ static void StoreGates(const Chunk& chunk, char* to) {
 }
 
 // The gradients of the gates of a block's cells or, in a band, of those of all
-// its blocks, as the rows of the weights are multiplied by them.
-class GateGradients {
+// its blocks, as the rows of the weights are multiplied by them. Here is what a
+// block does with its own.
+class OwnGates {
  public:
-  GateGradients(const Thread& me, const BackwardMemory& memory,
-                TeamMemory& of_team)
-      : me_(me), memory_(memory), ring_(of_team) {}
-  void EndShare(int steps) { ring_.EndShare(steps); }
-  const char* Numbers(int turn) const {
-    return memory_.gradients + (kHasBands ? 0 : turn % 2 * kCopy);
-  }
+  OwnGates(const Thread& me, const BackwardMemory& memory, TeamMemory&)
+      : me_(me), memory_(memory) {}
   void ClearMaxima() const {
     if (!kHasPowers) return;
     for (int i = me_.index; i < (kHasBands ? 4 : 2) * kRows; i += kThreads) {
@@ -291,12 +305,6 @@ class GateGradients {
     }
     SynchronizeBlock();
   }
-  // The power of the sums of products of a turn.
-  float PowerOfSums(int turn, int row) const {
-    return kHasBands ? __uint_as_float(memory_.LargestOfBand(turn, row))
-                     : memory_.PowerOfRow(turn, row);
-  }
-
   // Finds the largest gradients of each sequence, of all cells of a block. The
   // gradients of cells are those of their slots, [kRounds].
   void FindPowers(int turn, const float (&of_slots)[kRounds][kSlots]) const {
@@ -333,59 +341,117 @@ class GateGradients {
       }
     }
   }
+
+ protected:
+  struct Words {
+    Word of[4 / kOperands];
+  };
+
+  // Returns the gradients of a cell's gates as products read them.
+  Words WordsOf(int turn, const Cell& cell, const float* of_slots) const {
+    float operands[4] = {};
+    if (cell.exists) OperandsOf(cell, of_slots, operands);
+    const float scale = kHasPowers && cell.exists
+                            ? ScaleOf(memory_.PowerOfRow(turn, cell.row))
+                            : 1.0f;
+    Words words;
+#pragma unroll
+    for (int j = 0; j < 4 / kOperands; ++j) {
+      float values[kOperands];
+#pragma unroll
+      for (int e = 0; e < kOperands; ++e) {
+        values[e] = scale * operands[j * kOperands + e];
+      }
+      words.of[j] = ToOperands(values);
+    }
+    return words;
+  }
+
+  const Thread& me_;
+  const BackwardMemory& memory_;
+
+ private:
+  // The gradients of the gates' recurrent sides. What the rows of the weights
+  // were divided by, they are multiplied by.
+  void OperandsOf(const Cell& cell, const float* of_slots,
+                  float* operands) const {
+    const float* const powers =
+        memory_.row_powers + (me_.slice * BLOCK_UNITS + cell.unit) * SLOTS;
+#pragma unroll
+    for (int gate = 0; gate < kGates; ++gate) {
+      operands[gate] = of_slots[CellType::RecurrentSlot(gate)];
+      if (kHasPowers) operands[gate] *= powers[gate];
+    }
+  }
+};
+
+// A block multiplies the gradients of its own cells' gates alone.
+class BlockGates : public OwnGates {
+ public:
+  using OwnGates::OwnGates;
+  const char* Numbers(int turn) const {
+    return memory_.gradients + turn % 2 * kCopy;
+  }
+  // The power of the sums of products of a turn.
+  float PowerOfSums(int turn, int row) const {
+    return memory_.PowerOfRow(turn, row);
+  }
   // Stores the gradients where they are multiplied, or sends them to the band.
   void Store(int turn, const float (&of_slots)[kRounds][kSlots]) const {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const Cell cell(round, me_.index);
-      float operands[4] = {};
-      if (cell.exists) OperandsOf(cell, of_slots[round], operands);
-      const float scale = kHasPowers && cell.exists
-                              ? ScaleOf(memory_.PowerOfRow(turn, cell.row))
-                              : 1.0f;
-      constexpr int kWords = 4 / kOperands;
-      Word words[kWords];
+      const Words words = WordsOf(turn, cell, of_slots[round]);
+      if (!cell.exists) continue;
+      Word* const to = reinterpret_cast<Word*>(
+          memory_.gradients + turn % 2 * kCopy + cell.row * kPitch +
+          cell.unit / kOperands * kColumn +
+          cell.unit % kOperands * (16 / kOperands));
 #pragma unroll
-      for (int j = 0; j < kWords; ++j) {
-        float values[kOperands];
+      for (int j = 0; j < 4 / kOperands; ++j) to[j] = words.of[j];
+    }
+  }
+  // Receives what others of the band have sent.
+  void Receive(int) const {}
+  void EndShare(int) {}
+};
+
+// The blocks of a band send each other the gradients of their cells' gates.
+class BandGates : public OwnGates {
+ public:
+  BandGates(const Thread& me, const BackwardMemory& memory, TeamMemory& of_team)
+      : OwnGates(me, memory, of_team), ring_(of_team) {}
+  const char* Numbers(int) const { return memory_.gradients; }
+  float PowerOfSums(int turn, int row) const {
+    return __uint_as_float(memory_.LargestOfBand(turn, row));
+  }
+  void Store(int turn, const float (&of_slots)[kRounds][kSlots]) const {
 #pragma unroll
-        for (int e = 0; e < kOperands; ++e) {
-          values[e] = scale * operands[j * kOperands + e];
-        }
-        words[j] = ToOperands(values);
-      }
-      if (kHasBands) {
-        // An even lane sends those of the next one, too.
-        const Word second = words[kWords > 1 ? 1 : 0];
-        const Chunk chunk = {
-            {words[0], second, ShuffleXor(words[0], 1), ShuffleXor(second, 1)}};
-        if (!cell.exists || me_.lane % 2 == 1) continue;
-        const int of_block = me_.rank * kBytes;
-        ring_.Send(
-            turn,
-            of_block + (cell.row * BLOCK_UNITS + cell.unit) * (16 / kOperands),
-            chunk);
-        if (kHasPowers && cell.unit == 0) {
-          const float power = memory_.PowerOfRow(turn, cell.row);
-          ring_.Send(turn, of_block + (kOfBlock + cell.row) * 16,
-                     {{__float_as_uint(power)}});
-        }
-      } else if (cell.exists) {
-        Word* const to = reinterpret_cast<Word*>(
-            memory_.gradients + turn % 2 * kCopy + cell.row * kPitch +
-            cell.unit / kOperands * kColumn +
-            cell.unit % kOperands * (16 / kOperands));
-#pragma unroll
-        for (int j = 0; j < kWords; ++j) to[j] = words[j];
+    for (int round = 0; round < kRounds; ++round) {
+      const Cell cell(round, me_.index);
+      const Words words = WordsOf(turn, cell, of_slots[round]);
+      // An even lane sends those of the next one, too.
+      const Word first = words.of[0], second = words.of[2 / kOperands];
+      const Chunk chunk = {
+          {first, second, ShuffleXor(first, 1), ShuffleXor(second, 1)}};
+      if (!cell.exists || me_.lane % 2 == 1) continue;
+      const int of_block = me_.rank * kBytes;
+      ring_.Send(
+          turn,
+          of_block + (cell.row * BLOCK_UNITS + cell.unit) * (16 / kOperands),
+          chunk);
+      if (kHasPowers && cell.unit == 0) {
+        const float power = memory_.PowerOfRow(turn, cell.row);
+        ring_.Send(turn, of_block + (kOfBlock + cell.row) * 16,
+                   {{__float_as_uint(power)}});
       }
     }
-    if (kHasBands) ring_.EndStep(turn);
+    ring_.EndStep(turn);
   }
   // Receives the gradients of the band's gates and, before that, the powers by
   // which its blocks have divided them, so that all are divided by the largest
   // one. A chunk has the gradients of kOperands units.
   void Receive(int turn) const {
-    if (!kHasBands) return;
     if (kHasPowers) {
       ReceivePowers(turn);
       SynchronizeBlock();
@@ -426,23 +492,12 @@ class GateGradients {
       }
     }
   }
+  void EndShare(int steps) { ring_.EndShare(steps); }
 
  private:
   static constexpr int kBytes = kShape.backward_gates_step_bytes();
   static constexpr int kOfBlock = kShape.backward_gates_chunks();
 
-  // The gradients of the gates' recurrent sides. What the rows of the weights
-  // were divided by, they are multiplied by.
-  void OperandsOf(const Cell& cell, const float* of_slots,
-                  float* operands) const {
-    const float* const powers =
-        memory_.row_powers + (me_.slice * BLOCK_UNITS + cell.unit) * SLOTS;
-#pragma unroll
-    for (int gate = 0; gate < kGates; ++gate) {
-      operands[gate] = of_slots[CellType::RecurrentSlot(gate)];
-      if (kHasPowers) operands[gate] *= powers[gate];
-    }
-  }
   void ReceivePowers(int turn) const {
     for (int at = me_.index; at < SLICES * kRows; at += kThreads) {
       const int block = at / kRows, row = at % kRows;
@@ -457,9 +512,9 @@ class GateGradients {
     }
   }
 
-  const Thread& me_;
-  const BackwardMemory& memory_;
   ClearedRing<TEAM * kBytes> ring_;
 };
+
+using GateGradients = Choice<kHasBands, BandGates, BlockGates>::Type;
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_BACKWARD_EXCHANGE_CUH_

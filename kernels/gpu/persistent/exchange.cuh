@@ -9,6 +9,16 @@
 
 #include "common.cuh"
 
+// The first of two types if a condition holds, otherwise the second one.
+template <bool kIsFirst, typename First, typename>
+struct Choice {
+  using Type = First;
+};
+template <typename First, typename Second>
+struct Choice<false, First, Second> {
+  using Type = Second;
+};
+
 // What a block of either kernel has at the beginning of its shared memory. Two
 // barriers count by turns what a cluster's peers store here in a step.
 struct BlockMemory {

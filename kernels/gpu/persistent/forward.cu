@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         SynchronizeBlock();
         Weights::Sums sums;
         multiply(step, [](int) {}, sums);
-        SynchronizeBlock();
+        block_sums.Receive(step);
         cells.StoreProducts(block_sums, sums, step);
       }
       // Peers may still read the ticket in this block's shared memory.
@@ -134,12 +134,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       Weights::Sums sums;
       if (!kLoadsLate) {
         cells.TakeInputs(step);
-        cells.BeginSums(sums);
+        block_sums.Begin(cells.z(), sums);
         cells.LoadNext(step);
       }
       multiply(step, [&](int piece) { states.Receive(step, piece); }, sums);
       block_sums.Receive(step);
-      if (!kHoldsCells) SynchronizeBlock();
       if (kLoadsLate) {
         cells.TakeInputs(step);
         cells.LoadNext(step);

@@ -41,11 +41,6 @@ using CellStep = PlainForwardStep;
 // since a step may be shorter than a load from memory takes.
 constexpr int kAhead = kHasBands || WARPGROUPS ? 1 : 2;
 static_assert(kAhead == 1 || kTogether == 1, "cells hand on what they share");
-// Products are added to the sums that a step begins with, which takes no
-// registers beside them, unless they have powers, or are left out where a
-// sequence starts anew.
-constexpr bool kBeginsSums = kHoldsCells && !kHasPowers && !kHasResets;
-
 class ForwardCells : public OwnCells {
  public:
   float h[kRounds], c[kRounds];
@@ -131,20 +126,6 @@ class ForwardCells : public OwnCells {
 #pragma unroll
       for (int ahead = 1; ahead < kAhead; ++ahead) {
         resets_[ahead - 1][at] = resets_[ahead][at];
-      }
-    }
-  }
-  // Lets the products be added to these, if they can be.
-  template <typename Sums>
-  void BeginSums(Sums& sums) const {
-    if constexpr (kBeginsSums) {
-#pragma unroll
-      for (int round = 0; round < kRounds; ++round) {
-#pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          BlockSums::SumOf(sums, round, gate) =
-              z_[round][CellType::RecurrentSlot(gate)];
-        }
       }
     }
   }

@@ -48,14 +48,12 @@ static Chunk ChunkOfLanes(const Word (&words)[4], int lane, int stride) {
 }
 
 // The h of a team's sequences, of which each block computes that of its units
-// and sends it to all blocks of the team. In a cluster, blocks store to the
-// peers' copy of h for the next step while these read the other one. In another
-// team, they fetch what others have sent through a ring.
-class States {
+// and sends it to all blocks of the team. Here is what does not depend on the
+// kind of team.
+class TeamStates {
  public:
-  States(const Thread& me, const ForwardMemory& memory, TeamMemory& of_team)
-      : me_(me), memory_(memory), ring_(of_team) {}
-
+  TeamStates(const Thread& me, const ForwardMemory& memory, TeamMemory&)
+      : me_(me), memory_(memory) {}
   // Sets the states before the first step, [batch, stride]; `first` is null if
   // there are none. `bounds` are those by which sequences have their powers.
   void SetFirst(const Sequences& sequences, int first_row, const Item* bounds,
@@ -93,70 +91,10 @@ class States {
           ToOperands(values);
     }
   }
-  // What a step's products read.
-  char* Numbers(int step) const {
-    return memory_.states + (IS_CLUSTER ? step % 2 * kCopy : 0);
-  }
-  // From here on a cluster's peers may store to this block.
-  void Join() {
-    if (IS_CLUSTER) {
-#pragma unroll
-      for (int i = 0; i < kPeers; ++i) {
-        const int peer = i * kLanes + me_.lane % kLanes;
-        peers_[i] = MemoryOfPeer(peer < TEAM ? peer : 0);
-      }
-      if (WARPGROUPS) ShowOperands();
-      SynchronizeCluster();
-    } else {
-      SynchronizeOperands();
-    }
-  }
-  // Waits for a piece of the h that a step's products read.
-  void Receive(int step, int piece) const {
-    if (IS_CLUSTER) {
-      memory_.AwaitPeers(step, me_.index);
-      if (WARPGROUPS) ShowOperands();
-    } else if (step > 0) {
-      Fetch(step, piece);
-    }
-  }
-  // Sends the h of one of a thread's cells after a step, or of all of them with
-  // the last one if the lanes with the sums have the cells.
-  void Send(int step, int round, const float* h) const {
-    if (kHoldsCells) {
-      if (round + 1 == kRounds) SendAll(step, h);
-      return;
-    }
-    const Cell cell(round, me_.index);
-    const Chunk chunk = ChunkOf(cell, h[round]);
-    const int unit = me_.rank * BLOCK_UNITS + cell.unit;
-    if (!IS_CLUSTER) {
-      if (!cell.exists || me_.lane % kLanes != 0 || cell.row >= rows_) return;
-      ring_.Send(
-          step,
-          (cell.row * kShape.all_units() + unit) * kShape.operand_item_bytes(),
-          chunk);
-      return;
-    }
-    char* const to =
-        Numbers(step + 1) + cell.row * kPitch + unit / kLanes * kColumn;
-#pragma unroll
-    for (int i = 0; i < kPeers; ++i) {
-      if (cell.exists && i * kLanes + me_.lane % kLanes < TEAM) {
-        StoreToPeer(peers_[i], to, memory_.barriers + (step + 1) % 2, chunk);
-      }
-    }
-  }
-  void EndStep(int step) const {
-    if (!IS_CLUSTER) ring_.EndStep(step);
-  }
-  void EndShare(int steps) { ring_.EndShare(steps > 0 ? steps - 1 : 0); }
 
- private:
-  // The lanes that have the same 16 bytes of h, and divide a cluster's peers
-  // among themselves.
+ protected:
+  // The lanes that have the same 16 bytes of h.
   static constexpr int kLanes = kShape.chunk_units();
-  static constexpr int kPeers = (TEAM + kLanes - 1) / kLanes;
 
   // Returns the 16 bytes of h that the lane of a cell shares with its
   // neighbours. Lanes without a cell take part in the shuffles, too.
@@ -172,6 +110,60 @@ class States {
     }
     return chunk;
   }
+
+  const Thread& me_;
+  const ForwardMemory& memory_;
+  int rows_ = 0;  // Those of sequences, in the share.
+};
+
+// In a cluster, blocks store to the peers' copy of h for the next step while
+// these read the other one.
+class ClusterStates : public TeamStates {
+ public:
+  using TeamStates::TeamStates;
+  // What a step's products read.
+  char* Numbers(int step) const { return memory_.states + step % 2 * kCopy; }
+  // From here on peers may store to this block.
+  void Join() {
+#pragma unroll
+    for (int i = 0; i < kPeers; ++i) {
+      const int peer = i * kLanes + me_.lane % kLanes;
+      peers_[i] = MemoryOfPeer(peer < TEAM ? peer : 0);
+    }
+    if (WARPGROUPS) ShowOperands();
+    SynchronizeCluster();
+  }
+  // Waits for a piece of the h that a step's products read.
+  void Receive(int step, int) const {
+    memory_.AwaitPeers(step, me_.index);
+    if (WARPGROUPS) ShowOperands();
+  }
+  // Sends the h of one of a thread's cells after a step, or of all of them with
+  // the last one if the lanes with the sums have the cells.
+  void Send(int step, int round, const float* h) const {
+    if (kHoldsCells) {
+      if (round + 1 == kRounds) SendAll(step, h);
+      return;
+    }
+    const Cell cell(round, me_.index);
+    const Chunk chunk = ChunkOf(cell, h[round]);
+    const int unit = me_.rank * BLOCK_UNITS + cell.unit;
+    char* const to =
+        Numbers(step + 1) + cell.row * kPitch + unit / kLanes * kColumn;
+#pragma unroll
+    for (int i = 0; i < kPeers; ++i) {
+      if (cell.exists && i * kLanes + me_.lane % kLanes < TEAM) {
+        StoreToPeer(peers_[i], to, memory_.barriers + (step + 1) % 2, chunk);
+      }
+    }
+  }
+  void EndStep(int) const {}
+  void EndShare(int) {}
+
+ private:
+  // Lanes with the same h divide the peers among themselves.
+  static constexpr int kPeers = (TEAM + kLanes - 1) / kLanes;
+
   void SendAll(int step, const float* h) const {
     // Eight units of a sequence are a chunk. A lane has two sequences of a
     // unit, or two units of a sequence.
@@ -205,9 +197,21 @@ class States {
       }
     }
   }
+
+  PeerMemory peers_[kPeers];
+};
+
+// Blocks of another team fetch what others have sent through a ring.
+class GridStates : public TeamStates {
+ public:
+  GridStates(const Thread& me, const ForwardMemory& memory, TeamMemory& of_team)
+      : TeamStates(me, memory, of_team), ring_(of_team) {}
+  char* Numbers(int) const { return memory_.states; }
+  void Join() const { SynchronizeOperands(); }
   // Fetches a piece of the slice of the h that a step's products read, of
   // [kRows, all units]. Other rows than those of sequences stay zero.
-  void Fetch(int step, int piece) const {
+  void Receive(int step, int piece) const {
+    if (step == 0) return;
     constexpr int kInRow = kSliceUnits / kLanes;
     constexpr int kOfRow =
         Weights::kPieces == 1 ? kInRow : kPairs / Weights::kPieces * 4;
@@ -243,27 +247,41 @@ class States {
     }
     SynchronizeOperands();
   }
+  void Send(int step, int round, const float* h) const {
+    const Cell cell(round, me_.index);
+    const Chunk chunk = ChunkOf(cell, h[round]);
+    const int unit = me_.rank * BLOCK_UNITS + cell.unit;
+    if (!cell.exists || me_.lane % kLanes != 0 || cell.row >= rows_) return;
+    ring_.Send(
+        step,
+        (cell.row * kShape.all_units() + unit) * kShape.operand_item_bytes(),
+        chunk);
+  }
+  void EndStep(int step) const { ring_.EndStep(step); }
+  void EndShare(int steps) { ring_.EndShare(steps > 0 ? steps - 1 : 0); }
 
-  const Thread& me_;
-  const ForwardMemory& memory_;
-  int rows_ = 0;  // Those of sequences, in the share.
-  PeerMemory peers_[kPeers];
-  ClearedRing<IS_CLUSTER ? 0 : kStepBytes> ring_;
+ private:
+  ClearedRing<kStepBytes> ring_;
 };
+
+using States = Choice<IS_CLUSTER, ClusterStates, GridStates>::Type;
 
 // The slots of a unit, which are loaded as 16 bytes if they are as many.
 struct alignas(SLOTS == 4 ? 16 : 4) Slots {
   float of[SLOTS];
 };
 
-// The sums of the products of a block's rows of the weights. Within a band,
-// sums are sent to the blocks whose units they are of, and added there.
-class BlockSums {
- public:
-  BlockSums(const Thread& me, const ForwardMemory& memory, TeamMemory& of_team)
-      : me_(me), memory_(memory), ring_(of_team) {}
-  void EndShare(int steps) { ring_.EndShare(steps); }
+// Products are added to the sums that a step begins with, which takes no
+// registers beside them, unless they have powers, or are left out where a
+// sequence starts anew.
+constexpr bool kBeginsSums = kHoldsCells && !kHasPowers && !kHasResets;
 
+// The sums of the products of a block's rows of the weights. Here is what does
+// not depend on where they go.
+class WarpSums {
+ public:
+  WarpSums(const Thread& me, const ForwardMemory& memory, TeamMemory&)
+      : me_(me), memory_(memory) {}
   // A warp's tiles, and the first of its pairs. Warps that multiply together
   // have neighbouring tiles.
   int TileOf(int i) const {
@@ -272,37 +290,155 @@ class BlockSums {
   }
   int split() const { return me_.warp / kJointWarps % SPLITS; }
   int first_pair() const { return split() * kPairs; }
+  void Begin(const float (&)[kRounds][kSlots], Weights::Sums&) const {}
 
-  // Hands on the sums of a warp, unless its lanes have the cells. All threads
-  // synchronize before they read sums.
-  void Share(int step, const Weights::Sums& sums) const {
-    if (kHoldsCells) return;
+ protected:
+  // Multiplies the sums for a cell by the powers that were divided by: those of
+  // rows and, if what was multiplied has them, of sequences.
+  void Scale(const Cell& cell, bool has_powers, float* of_cell) const {
+    if (!kHasPowers) return;
+    const Slots of_rows = *reinterpret_cast<const Slots*>(
+        memory_.row_powers + (me_.slice * BLOCK_UNITS + cell.unit) * SLOTS);
+    const float of_sequence =
+        has_powers ? memory_.sequence_powers[cell.row] : 1.0f;
+#pragma unroll
+    for (int slot = 0; slot < kGates; ++slot) {
+      const float of_row = kOfProduct * of_rows.of[slot];
+      // With the smaller one first, only what is too large overflows.
+      of_cell[slot] *= has_powers ? fminf(of_row, of_sequence) : of_row;
+      if (has_powers) of_cell[slot] *= fmaxf(of_row, of_sequence);
+    }
+  }
+
+  const Thread& me_;
+  const ForwardMemory& memory_;
+};
+
+// A warp's lanes have the sums of their own cells.
+class HeldSums : public WarpSums {
+ public:
+  using WarpSums::WarpSums;
+  // Hands on the sums of a warp.
+  void Share(int, const Weights::Sums&) const {}
+  // Waits until those of a thread's cells can be read.
+  void Receive(int) const {}
+  // Begins the sums with the cells' z, if they can be.
+  template <typename Sums>
+  void Begin(const float (&z)[kRounds][kSlots], Sums& sums) const {
+#pragma unroll
+    for (int i = 0; kBeginsSums && i < kRounds * kGates; ++i) {
+      const int round = i / kGates, gate = i % kGates;
+      SumOf(sums, round, gate) = z[round][CellType::RecurrentSlot(gate)];
+    }
+  }
+  // Adds the sums for one of a thread's cells to `of_cell`. `has_powers` tells
+  // whether what was multiplied has the sequences' powers.
+  template <typename Sums>
+  void Add(const Sums& sums, int round, bool has_powers, float* of_cell) const {
+    const Cell cell(round, me_.index);
+    if (!cell.exists) return;
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; ++slot) {
+      of_cell[slot] = SumOf(sums, round, slot);
+    }
+    Scale(cell, has_powers, of_cell);
+  }
+  void EndShare(int) {}
+
+ private:
+  // The sum for a slot of one of a thread's cells.
+  template <typename Sums>
+  static auto& SumOf(Sums& sums, int round, int slot) {
+    const int tile = kNeighbours == 2 ? slot : slot / 2;
+    const int half = kNeighbours == 2 ? round % 2 : slot % 2;
+    return sums[round / (2 * kNeighbours)][tile]
+        .sums[half * 2 + round / kNeighbours % 2];
+  }
+};
+
+// Sums go to the threads with the cells through shared memory, where each has
+// `kParts` parts.
+template <int kParts>
+class StoredSums : public WarpSums {
+ public:
+  using WarpSums::WarpSums;
+  void Add(const Weights::Sums&, int round, bool has_powers,
+           float* of_cell) const {
+    const Cell cell(round, me_.index);
+    if (!cell.exists) return;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const Slots part = *reinterpret_cast<const Slots*>(
+          memory_.sums + (i * kRows + cell.row) * kSumsPitch +
+          cell.unit * SLOTS);
+#pragma unroll
+      for (int slot = 0; slot < SLOTS; ++slot) of_cell[slot] += part.of[slot];
+    }
+    Scale(cell, has_powers, of_cell);
+  }
+
+ protected:
+  // Calls hand_on(tile, sums) with a lane's sums of each of its tiles.
+  template <typename HandOn>
+  void ForTiles(const Weights::Sums& sums, const HandOn& hand_on) const {
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       const int tile = TileOf(i);
       if (tile * 16 + 2 * me_.g >= kShape.band_rows()) continue;
-      const int owner = kHasBands ? tile / kOwnTiles : me_.slice;
-      const int own_tile = tile - owner * kOwnTiles;
+      float total[ROW_TILES][4];
+#pragma unroll
+      for (int n = 0; n < ROW_TILES; ++n) sums[n][i].Total(me_.lane, total[n]);
+      hand_on(tile, total);
+    }
+  }
+  void Store(int part, int n, int tile, const float* sums) const {
+    float* const to = memory_.sums +
+                      (part * kRows + n * 8 + 2 * me_.t) * kSumsPitch +
+                      tile * 16 + 2 * me_.g;
+#pragma unroll
+    for (int column = 0; column < 2; ++column) {
+      StorePair(to + column * kSumsPitch, sums[column], sums[2 + column]);
+    }
+  }
+};
+
+// A block has all sums of its units, each in parts of different warps.
+class SplitSums : public StoredSums<SPLITS> {
+ public:
+  using StoredSums::StoredSums;
+  void Share(int, const Weights::Sums& sums) const {
+    ForTiles(sums, [&](int tile, const auto& total) {
+#pragma unroll
+      for (int n = 0; n < ROW_TILES; ++n) Store(split(), n, tile, total[n]);
+    });
+  }
+  void Receive(int) const { SynchronizeBlock(); }
+  void EndShare(int) {}
+};
+
+// Within a band, sums are sent to the blocks whose units they are of, and added
+// there.
+class BandSums : public StoredSums<1> {
+ public:
+  BandSums(const Thread& me, const ForwardMemory& memory, TeamMemory& of_team)
+      : StoredSums(me, memory, of_team), ring_(of_team) {}
+  void Share(int step, const Weights::Sums& sums) const {
+    ForTiles(sums, [&](int tile, const auto& total) {
+      const int owner = tile / kOwnTiles, own_tile = tile - owner * kOwnTiles;
       const int sender = me_.slice * SPLITS + split();
       char* const place = ring_.PlaceOf(step, me_.band * SLICES + owner) +
                           (sender * kChunks + own_tile * 32 + me_.lane) * 16;
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n) {
-        float total[4];
-        sums[n][i].Total(me_.lane, total);
-        if (!kHasBands) {
-          Store(split(), n, own_tile, total);
-        } else {
-          Chunk chunk;
+        Chunk chunk;
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            chunk.word[j] = __float_as_uint(total[j]);
-          }
-          ring_.Mark(step, &chunk);
-          StoreForOthers(place + n * (kOwnTiles * 512), chunk);
+        for (int j = 0; j < 4; ++j) {
+          chunk.word[j] = __float_as_uint(total[n][j]);
         }
+        ring_.Mark(step, &chunk);
+        StoreForOthers(place + n * (kOwnTiles * 512), chunk);
       }
-    }
+    });
   }
   // Receives what the band's blocks have sent to this one.
   void Receive(int step) const {
@@ -310,7 +446,6 @@ class BlockSums {
     constexpr int kOfThread = (kChunks + kThreads - 1) / kThreads;
     constexpr int kMost = kSenders > 8 ? 1 : 8 / kSenders;
     constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
-    if (!kHasBands) return;
     const char* const place = ring_.PlaceOf(step, me_.rank);
     const auto is_there = [&](const Chunk& chunk) {
       return ring_.HasMark(step, chunk);
@@ -340,48 +475,9 @@ class BlockSums {
         Store(0, at / (32 * kOwnTiles), at / 32 % kOwnTiles, sums);
       }
     }
+    SynchronizeBlock();
   }
-  // The sum for a slot of one of a thread's cells, if its lane has it.
-  template <typename Sums>
-  static auto& SumOf(Sums& sums, int round, int slot) {
-    const int tile = kNeighbours == 2 ? slot : slot / 2;
-    const int half = kNeighbours == 2 ? round % 2 : slot % 2;
-    return sums[round / (2 * kNeighbours)][tile]
-        .sums[half * 2 + round / kNeighbours % 2];
-  }
-  // Adds the sums for one of a thread's cells to `of_cell`. What was multiplied
-  // has the sequences' powers or, if not, the power 1.
-  template <typename Sums>
-  void Add(const Sums& sums, int round, bool has_powers, float* of_cell) const {
-    const Cell cell(round, me_.index);
-    if (!cell.exists) return;
-    if constexpr (kHoldsCells) {
-#pragma unroll
-      for (int slot = 0; slot < SLOTS; ++slot) {
-        of_cell[slot] = SumOf(sums, round, slot);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < (kHoldsCells ? 0 : kHasBands ? 1 : SPLITS); ++i) {
-      const Slots part = *reinterpret_cast<const Slots*>(
-          memory_.sums + (i * kRows + cell.row) * kSumsPitch +
-          cell.unit * SLOTS);
-#pragma unroll
-      for (int slot = 0; slot < SLOTS; ++slot) of_cell[slot] += part.of[slot];
-    }
-    if (!kHasPowers) return;
-    const Slots of_rows = *reinterpret_cast<const Slots*>(
-        memory_.row_powers + (me_.slice * BLOCK_UNITS + cell.unit) * SLOTS);
-    const float of_sequence =
-        has_powers ? memory_.sequence_powers[cell.row] : 1.0f;
-#pragma unroll
-    for (int slot = 0; slot < kGates; ++slot) {
-      const float of_row = kOfProduct * of_rows.of[slot];
-      // With the smaller one first, only what is too large overflows.
-      of_cell[slot] *= has_powers ? fminf(of_row, of_sequence) : of_row;
-      if (has_powers) of_cell[slot] *= fmaxf(of_row, of_sequence);
-    }
-  }
+  void EndShare(int steps) { ring_.EndShare(steps); }
 
  private:
   // The tiles of a block's own units. A sender's chunks are those of lanes,
@@ -389,19 +485,10 @@ class BlockSums {
   static constexpr int kOwnTiles = BLOCK_UNITS * SLOTS / 16;
   static constexpr int kChunks = kShape.forward_sums_chunks();
 
-  void Store(int of_split, int n, int tile, const float* sums) const {
-    float* const to = memory_.sums +
-                      (of_split * kRows + n * 8 + 2 * me_.t) * kSumsPitch +
-                      tile * 16 + 2 * me_.g;
-#pragma unroll
-    for (int column = 0; column < 2; ++column) {
-      StorePair(to + column * kSumsPitch, sums[column], sums[2 + column]);
-    }
-  }
-
-  const Thread& me_;
-  const ForwardMemory& memory_;
   MarkedRing<kShape.forward_sums_step_bytes()> ring_;
 };
+
+using BlockSums = Choice<kHoldsCells, HeldSums,
+                         Choice<kHasBands, BandSums, SplitSums>::Type>::Type;
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_FORWARD_EXCHANGE_CUH_

@@ -55,10 +55,70 @@ static float UnitsOf(int part) {
   return static_cast<float>(Within(NUM_UNITS - part * kRowLanes, kRowLanes));
 }
 
-// An exchange of n numbers of each part: in a cluster, through shared memory,
-// and in another team through a ring. All threads of a block call its functions
-// together, with the numbers of all of their cells, since what one cell waits
-// for hides what another one does.
+// The chunks of an exchange, `kBytes` in each step: in a cluster, in the peers'
+// shared memory.
+template <int kBytes>
+class ClusterChunks {
+ public:
+  ClusterChunks(char* shared, Barrier* barrier, TeamMemory&)
+      : shared_(shared), barrier_(barrier) {}
+  void Arm() const { ArmBarrier(barrier_, kBytes); }
+  // Sends chunk i of a part, which all of its lanes have. They divide the peers
+  // among themselves.
+  void SendChunk(int, int lane, int, int at, const Chunk& sent) const {
+#pragma unroll
+    for (int peer = 0; peer < TEAM; peer += kRowLanes) {
+      if (peer + lane >= TEAM) continue;
+      StoreToPeer(MemoryOfPeer(peer + lane), shared_ + at, barrier_, sent);
+    }
+  }
+  void EndStep(int) const {}
+  // Waits until all blocks have sent what they have for a step.
+  void Await(int turn, int thread) const {
+    WaitForBarrier(barrier_, turn % 2);
+    if (thread == 0) Arm();
+  }
+  // Loads the chunks whose places are not negative.
+  template <int kCount>
+  void Load(int, const int (&at)[kCount], Chunk (&chunks)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (at[i] < 0) continue;
+      chunks[i] = *reinterpret_cast<const Chunk*>(shared_ + at[i]);
+    }
+  }
+  void EndShare(int) {}
+
+ private:
+  char* const shared_;
+  Barrier* const barrier_;
+};
+
+// In another team, in a ring, of which they are loaded once they are there.
+template <int kBytes>
+class GridChunks : public ClearedRing<kBytes> {
+ public:
+  GridChunks(char*, Barrier*, TeamMemory& of_team)
+      : ClearedRing<kBytes>(of_team) {}
+  void Arm() const {}
+  void SendChunk(int turn, int lane, int i, int at, const Chunk& sent) const {
+    if (lane == i) this->Send(turn, at, sent);
+  }
+  void Await(int, int) const {}
+  template <int kCount>
+  void Load(int turn, const int (&at)[kCount], Chunk (&chunks)[kCount]) const {
+    const char* from[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      from[i] = at[i] < 0 ? nullptr : this->PlaceOf(turn) + at[i];
+    }
+    ::Receive(from, IsSent, chunks);
+  }
+};
+
+// An exchange of n numbers of each part. All threads of a block call its
+// functions together, with the numbers of all of their cells, since what one
+// cell waits for hides what another one does.
 template <int n>
 class PartsOfRows {
   static constexpr int kChunks = (n + 3) / 4;
@@ -66,9 +126,9 @@ class PartsOfRows {
  public:
   static constexpr int kBytes = kChunks * kRows * kParts * 16;
   PartsOfRows(char* shared, Barrier* barrier, TeamMemory& of_team)
-      : shared_(shared), barrier_(barrier), ring_(of_team) {}
-  void Arm() const { ArmBarrier(barrier_, kBytes); }
-  void EndShare(int steps) { ring_.EndShare(steps); }
+      : chunks_(shared, barrier, of_team) {}
+  void Arm() const { chunks_.Arm(); }
+  void EndShare(int steps) { chunks_.EndShare(steps); }
 
   // All lanes of a part call this with the same numbers.
   void Send(int turn, const Thread& me,
@@ -84,29 +144,17 @@ class PartsOfRows {
         sent.word[j] = __float_as_uint(numbers[round][4 * chunk + j]);
       }
       const int part = (me.rank * BLOCK_UNITS + cell.unit) / kRowLanes;
-      const int at = PlaceOf(chunk, cell, part), own = me.index % kRowLanes;
-      if (!IS_CLUSTER) {
-        if (own == chunk) ring_.Send(turn, at, sent);
-        continue;
-      }
-      // The lanes of a part divide the peers among themselves.
-#pragma unroll
-      for (int peer = 0; peer < TEAM; peer += kRowLanes) {
-        if (peer + own >= TEAM) continue;
-        StoreToPeer(MemoryOfPeer(peer + own), shared_ + at, barrier_, sent);
-      }
+      chunks_.SendChunk(turn, me.index % kRowLanes, chunk,
+                        PlaceOf(chunk, cell, part), sent);
     }
-    if (!IS_CLUSTER) ring_.EndStep(turn);
+    chunks_.EndStep(turn);
   }
   // Calls use(round, units, numbers) with a lane's share of the parts of each
   // sequence, once all blocks have sent them.
   template <typename Use>
   void Receive(int turn, const Thread& me, const Use& use) const {
     constexpr int kPartsAtOnce = IS_CLUSTER ? kParts : 1;
-    if (IS_CLUSTER) {
-      WaitForBarrier(barrier_, turn % 2);
-      if (me.index == 0) Arm();
-    }
+    chunks_.Await(turn, me.index);
 #pragma unroll kPartsAtOnce
     for (int first = 0; first < kParts; first += kRowLanes) {
       const int part = first + me.index % kRowLanes;
@@ -118,7 +166,7 @@ class PartsOfRows {
         at[i] = cell.exists && part < kParts ? PlaceOf(i % kChunks, cell, part)
                                              : -1;
       }
-      Load(turn, at, chunks);
+      chunks_.Load(turn, at, chunks);
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
         if (at[round * kChunks] < 0) continue;
@@ -137,24 +185,9 @@ class PartsOfRows {
   static int PlaceOf(int chunk, const Cell& cell, int part) {
     return ((chunk * kRows + cell.row) * kParts + part) * 16;
   }
-  // Loads the chunks that have a place, in a ring once they are there.
-  template <int kCount>
-  void Load(int turn, const int (&at)[kCount], Chunk (&chunks)[kCount]) const {
-    const char* from[kCount];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      from[i] = at[i] < 0
-                    ? nullptr
-                    : (IS_CLUSTER ? shared_ : ring_.PlaceOf(turn)) + at[i];
-      if (IS_CLUSTER && at[i] >= 0)
-        chunks[i] = *reinterpret_cast<const Chunk*>(from[i]);
-    }
-    if (!IS_CLUSTER) ::Receive(from, IsSent, chunks);
-  }
 
-  char* const shared_;
-  Barrier* const barrier_;
-  ClearedRing<IS_CLUSTER ? 0 : kBytes> ring_;
+  typename Choice<IS_CLUSTER, ClusterChunks<kBytes>, GridChunks<kBytes>>::Type
+      chunks_;
 };
 
 // Of some numbers, `sums` has the sum of the differences from the first one,
