@@ -291,12 +291,11 @@ static void StoreGates(const Chunk& chunk, char* to) {
   }
 }
 
-// The gradients of the gates of a block's cells or, in a band, of those of all
-// its blocks, as the rows of the weights are multiplied by them. Here is what a
-// block does with its own.
-class OwnGates {
+// The gradients of the gates of a block's cells, as its rows of the weights are
+// multiplied by them.
+class BlockGates {
  public:
-  OwnGates(const Thread& me, const BackwardMemory& memory, TeamMemory&)
+  BlockGates(const Thread& me, const BackwardMemory& memory, TeamMemory&)
       : me_(me), memory_(memory) {}
   void ClearMaxima() const {
     if (!kHasPowers) return;
@@ -341,12 +340,36 @@ class OwnGates {
       }
     }
   }
+  const char* Numbers(int turn) const {
+    return memory_.gradients + turn % 2 * kCopy;
+  }
+  // The power of the sums of products of a turn.
+  float PowerOfSums(int turn, int row) const {
+    return memory_.PowerOfRow(turn, row);
+  }
+  // Stores the gradients where they are multiplied, or sends them to the band.
+  void Store(int turn, const float (&of_slots)[kRounds][kSlots]) const {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const Cell cell(round, me_.index);
+      const Words words = WordsOf(turn, cell, of_slots[round]);
+      if (!cell.exists) continue;
+      Word* const to = reinterpret_cast<Word*>(
+          memory_.gradients + turn % 2 * kCopy + cell.row * kPitch +
+          cell.unit / kOperands * kColumn +
+          cell.unit % kOperands * (16 / kOperands));
+#pragma unroll
+      for (int j = 0; j < 4 / kOperands; ++j) to[j] = words.of[j];
+    }
+  }
+  // Receives what others of the band have sent.
+  void Receive(int) const {}
+  void EndShare(int) {}
 
  protected:
   struct Words {
     Word of[4 / kOperands];
   };
-
   // Returns the gradients of a cell's gates as products read them.
   Words WordsOf(int turn, const Cell& cell, const float* of_slots) const {
     float operands[4] = {};
@@ -385,42 +408,12 @@ class OwnGates {
   }
 };
 
-// A block multiplies the gradients of its own cells' gates alone.
-class BlockGates : public OwnGates {
- public:
-  using OwnGates::OwnGates;
-  const char* Numbers(int turn) const {
-    return memory_.gradients + turn % 2 * kCopy;
-  }
-  // The power of the sums of products of a turn.
-  float PowerOfSums(int turn, int row) const {
-    return memory_.PowerOfRow(turn, row);
-  }
-  // Stores the gradients where they are multiplied, or sends them to the band.
-  void Store(int turn, const float (&of_slots)[kRounds][kSlots]) const {
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      const Cell cell(round, me_.index);
-      const Words words = WordsOf(turn, cell, of_slots[round]);
-      if (!cell.exists) continue;
-      Word* const to = reinterpret_cast<Word*>(
-          memory_.gradients + turn % 2 * kCopy + cell.row * kPitch +
-          cell.unit / kOperands * kColumn +
-          cell.unit % kOperands * (16 / kOperands));
-#pragma unroll
-      for (int j = 0; j < 4 / kOperands; ++j) to[j] = words.of[j];
-    }
-  }
-  // Receives what others of the band have sent.
-  void Receive(int) const {}
-  void EndShare(int) {}
-};
-
-// The blocks of a band send each other the gradients of their cells' gates.
-class BandGates : public OwnGates {
+// The blocks of a band send each other the gradients of their cells' gates, and
+// multiply those of all.
+class BandGates : public BlockGates {
  public:
   BandGates(const Thread& me, const BackwardMemory& memory, TeamMemory& of_team)
-      : OwnGates(me, memory, of_team), ring_(of_team) {}
+      : BlockGates(me, memory, of_team), ring_(of_team) {}
   const char* Numbers(int) const { return memory_.gradients; }
   float PowerOfSums(int turn, int row) const {
     return __uint_as_float(memory_.LargestOfBand(turn, row));

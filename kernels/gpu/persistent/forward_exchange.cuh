@@ -356,18 +356,24 @@ class HeldSums : public WarpSums {
   }
 };
 
-// Sums go to the threads with the cells through shared memory, where each has
-// `kParts` parts.
-template <int kParts>
+// Sums go through shared memory to the threads with the cells, each in parts of
+// different warps.
 class StoredSums : public WarpSums {
  public:
   using WarpSums::WarpSums;
+  void Share(int, const Weights::Sums& sums) const {
+    ForTiles(sums, [&](int tile, const auto& total) {
+#pragma unroll
+      for (int n = 0; n < ROW_TILES; ++n) Store(split(), n, tile, total[n]);
+    });
+  }
+  void Receive(int) const { SynchronizeBlock(); }
   void Add(const Weights::Sums&, int round, bool has_powers,
            float* of_cell) const {
     const Cell cell(round, me_.index);
     if (!cell.exists) return;
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) {
+    for (int i = 0; i < (kHasBands ? 1 : SPLITS); ++i) {
       const Slots part = *reinterpret_cast<const Slots*>(
           memory_.sums + (i * kRows + cell.row) * kSumsPitch +
           cell.unit * SLOTS);
@@ -376,6 +382,7 @@ class StoredSums : public WarpSums {
     }
     Scale(cell, has_powers, of_cell);
   }
+  void EndShare(int) {}
 
  protected:
   // Calls hand_on(tile, sums) with a lane's sums of each of its tiles.
@@ -402,23 +409,9 @@ class StoredSums : public WarpSums {
   }
 };
 
-// A block has all sums of its units, each in parts of different warps.
-class SplitSums : public StoredSums<SPLITS> {
- public:
-  using StoredSums::StoredSums;
-  void Share(int, const Weights::Sums& sums) const {
-    ForTiles(sums, [&](int tile, const auto& total) {
-#pragma unroll
-      for (int n = 0; n < ROW_TILES; ++n) Store(split(), n, tile, total[n]);
-    });
-  }
-  void Receive(int) const { SynchronizeBlock(); }
-  void EndShare(int) {}
-};
-
 // Within a band, sums are sent to the blocks whose units they are of, and added
 // there.
-class BandSums : public StoredSums<1> {
+class BandSums : public StoredSums {
  public:
   BandSums(const Thread& me, const ForwardMemory& memory, TeamMemory& of_team)
       : StoredSums(me, memory, of_team), ring_(of_team) {}
@@ -489,6 +482,6 @@ class BandSums : public StoredSums<1> {
 };
 
 using BlockSums = Choice<kHoldsCells, HeldSums,
-                         Choice<kHasBands, BandSums, SplitSums>::Type>::Type;
+                         Choice<kHasBands, BandSums, StoredSums>::Type>::Type;
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_FORWARD_EXCHANGE_CUH_
