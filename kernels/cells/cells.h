@@ -33,10 +33,11 @@
 //     carry_h to the gradient that goes to the previous h without passing a
 //     gate.
 //   Output(f, kept, c), of a cell with c: the step's h once more.
-//   ResetForward(f, z, h, kept) and ResetBackward(f, kept, h, through, &dh,
+//   ResetForward(f, z, h, kept) and ResetBackward(f, reset, h, through, &dh,
 //     &dz), of a cell that resets before: the former sets what the last gate's
 //     matrix reads instead of h, in the slot after the gates, and needs no gate
-//     but the first; the latter sets the gradient of that gate's sum.
+//     but the first; the latter gets this gate, and sets the gradient of its
+//     sum.
 //   VectorGradients(f, dz, c, c_before, to), of a cell with vectors: what a
 //     step adds to their gradients.
 // Cells that normalise have other functions, which layer_norm.h describes.
@@ -77,7 +78,7 @@ struct CellShape {
   template <typename F, typename V>
   static void ResetForward(const F&, const V*, V, V*) {}
   template <typename F, typename V>
-  static void ResetBackward(const F&, const V*, V, V, V*, V*) {}
+  static void ResetBackward(const F&, V, V, V, V*, V*) {}
   template <typename F, typename V>
   static void VectorGradients(const F&, const V*, V, V, V*) {}
 };

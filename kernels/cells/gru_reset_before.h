@@ -37,9 +37,8 @@ struct GruResetBefore : CellShape<3, 2, /*resets_before=*/true> {
   // `through` is the gradient of slot 3, and `dh` that of the h which it was
   // made of.
   template <typename F, typename V>
-  static void ResetBackward(const F& f, const V* kept, V h, V through, V* dh,
-                            V* dz) {
-    *dh = *dh + through * kept[0];
-    dz[0] = through * h * f.GateSlope(kept[0]);
+  static void ResetBackward(const F& f, V reset, V h, V through, V* dh, V* dz) {
+    *dh = *dh + through * reset;
+    *dz = through * h * f.GateSlope(reset);
   }
 };

@@ -229,7 +229,7 @@ void CellResetBackward(int64_t n, const CellRow<T>& given, const T* through) {
   ForVectors<T>(n, [&](auto memory, int64_t j) __attribute__((always_inline)) {
     const Register<T> reset = memory.Load(row.gates + j);
     Register<T> dh = memory.Load(row.dh + j), dz = {};
-    Cell::ResetBackward(functions, &reset, memory.Load(row.h_before + j),
+    Cell::ResetBackward(functions, reset, memory.Load(row.h_before + j),
                         memory.Load(through + j), &dh, &dz);
     memory.Store(row.dh + j, dh);
     memory.Store(row.gates + j, dz);

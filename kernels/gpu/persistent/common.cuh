@@ -21,6 +21,8 @@ constexpr Shape kShape = {CRNN_SHAPE_FIELDS(CRNN_VALUE)};
 constexpr int kItems = sizeof(Word) / sizeof(Item),
               kOperands = kShape.word_operands;
 
+// The host counts four slots of a unit, and a unit's rows have as many.
+static_assert(kGates <= SLOTS && kSlots <= 4 && SLOTS <= 4);
 constexpr bool kHasResets = HAS_RESETS;
 constexpr long long kCellSequencesPitch = CELL_SEQUENCES * NUM_UNITS;
 

@@ -87,7 +87,7 @@ extern "C" __global__ void reset_backward(const BackwardArguments all,
     }
     const Sum reset = ToFloat(gate);
     Sum gradient = 0.0f;
-    CellType::ResetBackward(Functions(), &reset, h, through, &at.CarriedH(),
+    CellType::ResetBackward(Functions(), reset, h, through, &at.CarriedH(),
                             &gradient);
     gate = FromFloat(gradient);
     StoreItem(steps.operands, at.OfGate(0), gradient);
