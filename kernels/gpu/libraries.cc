@@ -97,16 +97,29 @@ std::string FolderOf(const std::string& path) {
   return slash == std::string::npos ? "" : path.substr(0, slash);
 }
 
+// Where pip's packages have cuBLAS; the newest one comes first.
+constexpr const char* kCublasPaths[] = {"cu13/lib/libcublas.so.13",
+                                        "cublas/lib/libcublas.so.12"};
+
+std::string FileOf(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+// Returns the newest cuBLAS that somebody has loaded, or null.
+void* LoadedCublas() {
+  for (const char* const path : kCublasPaths) {
+    void* const cublas = dlopen(FileOf(path).c_str(), RTLD_NOW | RTLD_NOLOAD);
+    if (cublas != nullptr) return cublas;
+  }
+  return nullptr;
+}
+
 // Returns the folders of cuBLAS and cuDNN. TensorFlow has loaded both, but not
 // NVRTC, which lies beside them.
 std::vector<std::string> FoldersOfLoaded() {
   std::vector<void*> functions;
-  for (const char* const name : {"libcublas.so.12", "libcublas.so.13"}) {
-    // This finds a library that somebody has loaded, and loads none.
-    void* const cublas = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
-    if (cublas != nullptr) {
-      functions.push_back(dlsym(cublas, "cublasCreate_v2"));
-    }
+  if (void* const cublas = LoadedCublas()) {
+    functions.push_back(dlsym(cublas, "cublasCreate_v2"));
   }
   if (LoadGpuLibraries().ok()) {
     functions.push_back(
@@ -145,24 +158,21 @@ RnnStatus NotFound(const std::string& error) {
       error + "). pip install 'tensorflow[and-cuda]' brings it");
 }
 
-// Looks for cuBLAS by its name, as the process or the system has it, and then
-// among the pip packages.
+// Takes the cuBLAS of the process. If it has none, looks for one by its name,
+// as the system has it, and then among the pip packages.
 RnnStatus LoadCublas() {
   const std::vector<std::string> folders = FoldersOfPackages();
+  void* library = LoadedCublas();
   std::string error;
-  for (const std::string path :
-       {"cublas/lib/libcublas.so.12", "cu13/lib/libcublas.so.13"}) {
-    std::vector<std::string> paths = {path.substr(path.rfind('/') + 1)};
+  for (const char* const path : kCublasPaths) {
+    if (library == nullptr) library = Open(FileOf(path).c_str(), &error);
     for (const std::string& folder : folders) {
-      paths.push_back(folder + '/' + path);
-    }
-    for (const std::string& each : paths) {
-      void* const library = Open(each.c_str(), &error);
-      if (library == nullptr) continue;
-      return Find(library, "cuBLAS", &Loaded().cublas, WithoutKernels);
+      if (library != nullptr) break;
+      library = Open((folder + '/' + path).c_str(), &error);
     }
   }
-  return NotFound(error);
+  if (library == nullptr) return NotFound(error);
+  return Find(library, "cuBLAS", &Loaded().cublas, WithoutKernels);
 }
 
 // Looks for an NVRTC that is new enough. One that lies beside the libraries
