@@ -48,6 +48,23 @@ std::string RnnProblem::Error() const {
   return "";
 }
 
+std::string RnnProblem::Text() const {
+  std::string text;
+  VisitFields(spec, [&](const char* name, AttrOf, const auto& field) {
+    text += name;
+    if constexpr (std::is_enum_v<std::decay_t<decltype(field)>>) {
+      text += std::string(" ") + NameOf(field) + ", ";
+    } else {
+      text += " " + std::to_string(field) + ", ";
+    }
+  });
+  text += std::string(NameOf(dtype)) + ", time " + std::to_string(max_time) +
+          ", batch " + std::to_string(batch_size) +
+          (time_major ? ", time-major" : ", batch-major");
+  if (has_sequence_lengths) text += ", with sequence lengths";
+  return text + (is_training ? ", training" : ", inference");
+}
+
 RnnStatus NarrowLengths(const int64_t* lengths, const RnnProblem& problem,
                         std::vector<int32_t>* narrowed) {
   for (int64_t i = 0; i < problem.batch_size; ++i) {

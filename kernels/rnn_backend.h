@@ -92,6 +92,8 @@ struct RnnProblem {
   // Returns what is wrong with the network or with these sizes, or an empty
   // string. In a valid problem, no size of a buffer overflows.
   std::string Error() const;
+  // Describes the problem in words.
+  std::string Text() const;
   bool has_dropout_between_layers() const {
     return is_training && spec.dropout > 0.0f && spec.num_layers > 1;
   }

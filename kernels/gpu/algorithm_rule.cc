@@ -96,7 +96,7 @@ double Cycles(const EngineCost& of, const RnnProblem& problem,
 bool IsTf32(const RnnProblem& problem, bool allow_tf32,
             const DeviceLimits& gpu) {
   return problem.dtype == RnnDataType::kFloat32 && allow_tf32 &&
-         HasTf32(gpu.architecture);
+         gpu.known().has_tf32;
 }
 
 // cuDNN's persist_static_small_h trains small LSTMs in TF32 faster than the
@@ -107,7 +107,7 @@ bool IsTf32(const RnnProblem& problem, bool allow_tf32,
 bool IsForSmallH(const RnnProblem& problem, bool allow_tf32,
                  const DeviceLimits& gpu) {
   const RnnSpec& spec = problem.spec;
-  return gpu.largest_cluster == 1 && IsTf32(problem, allow_tf32, gpu) &&
+  return !gpu.has_clusters() && IsTf32(problem, allow_tf32, gpu) &&
          problem.is_training && spec.has_c() && spec.num_dirs() == 1 &&
          spec.input_mode == InputMode::kLinear && spec.num_units <= 96 &&
          problem.batch_size <= 128;

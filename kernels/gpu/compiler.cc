@@ -94,9 +94,12 @@ RnnStatus NameArchitecture(int architecture, bool is_imitated,
                 std::to_string(architecture)};
   }
   const bool is_own = nearest == architecture && !is_imitated;
-  // Code that uses Hopper's warpgroups runs on no other architecture.
-  *name = (is_own ? "sm_" : "compute_") + std::to_string(nearest) +
-          (nearest == 90 && architecture == 90 ? "a" : "");
+  // Code that uses warpgroups runs on no other architecture.
+  *name =
+      (is_own ? "sm_" : "compute_") + std::to_string(nearest) +
+      (nearest == architecture && ArchitectureOf(architecture).has_warpgroups
+           ? "a"
+           : "");
   return {};
 }
 

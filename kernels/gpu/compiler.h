@@ -20,6 +20,7 @@
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/libraries.h"
+#include "kernels/gpu/number_type.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -31,20 +32,7 @@ struct SourceFile {
 // The files under kernels/gpu that the build puts into the library.
 std::vector<SourceFile> EmbeddedSources();
 
-// The macros that tell kernels the type of the data and the kind of cell.
-inline const char* TypeMacro(RnnDataType dtype) {
-  switch (dtype) {
-    case RnnDataType::kFloat64:
-      return "IS_FLOAT64";
-    case RnnDataType::kFloat32:
-      return "IS_FLOAT";
-    case RnnDataType::kFloat16:
-      return "IS_FLOAT16";
-    case RnnDataType::kBfloat16:
-      break;
-  }
-  return "IS_BFLOAT16";
-}
+// The macro that tells kernels the kind of cell.
 inline std::string CellMacro(RnnMode mode, bool has_zoneout = false) {
   const std::string type = KindOf(mode).type;
   return "CELL=" + (has_zoneout ? "Zoneout<" + type + ">" : type);
@@ -53,7 +41,7 @@ inline std::string CellMacro(RnnMode mode, bool has_zoneout = false) {
 inline std::vector<std::string> CellMacros(const RnnSpec& spec,
                                            RnnDataType dtype) {
   std::vector<std::string> macros = {
-      TypeMacro(dtype), CellMacro(spec.rnn_mode, spec.has_zoneout())};
+      TypeOf(dtype).macro, CellMacro(spec.rnn_mode, spec.has_zoneout())};
   for (const auto& [name, value] :
        {std::pair("ACTIVATION=", spec.activation),
         std::pair("RECURRENT_ACTIVATION=", spec.recurrent_activation)}) {

@@ -45,13 +45,6 @@ const Imitation& ImitationOfProcess() {
 
 }  // namespace
 
-int LargestCluster(int architecture) {
-  if (architecture < 90) return 1;
-  // Eight blocks are what CUDA calls portable. Data centers' GPUs allow 16 to
-  // kernels that ask for it.
-  return architecture < 110 ? 16 : 8;
-}
-
 RnnStatus ImitatedArchitecture(int* architecture) {
   *architecture = ImitationOfProcess().limits.architecture;
   return ImitationOfProcess().status;
@@ -74,20 +67,18 @@ RnnStatus ReadLimitsOf(CUdevice device, DeviceLimits* limits) {
                    "read a device's attributes"));
   }
   limits->architecture = 10 * major + minor;
-  limits->largest_cluster = LargestCluster(limits->architecture);
   const auto& [status, imitated] = ImitationOfProcess();
   CRNN_RETURN_IF_ERROR(status);
   if (imitated.architecture == 0) return {};
-  // Hopper's code may have instructions that no other architecture has.
   if (imitated.architecture > limits->architecture ||
-      (imitated.architecture == 90 && limits->architecture > 90)) {
+      (imitated.known().has_warpgroups &&
+       imitated.architecture < limits->architecture)) {
     return BadVariable("asks for architecture " +
                        std::to_string(imitated.architecture) +
                        ", whose code does not run on this GPU's, " +
                        std::to_string(limits->architecture));
   }
   limits->architecture = imitated.architecture;
-  limits->largest_cluster = imitated.largest_cluster;
   for (int DeviceLimits::* const limit :
        {&DeviceLimits::multiprocessors, &DeviceLimits::shared_bytes,
         &DeviceLimits::registers}) {

@@ -11,45 +11,84 @@
 
 namespace cudnn_rnn_tf {
 
-struct DeviceLimits {
-  int architecture;  // 10 * major + minor of the compute capability, as 90.
-  int multiprocessors;
+// What is known of an architecture.
+struct Architecture {
+  int number;           // 10 * major + minor of the compute capability, as 90.
   int shared_bytes;     // The most shared memory of a block.
-  int registers;        // Of a multiprocessor.
   int largest_cluster;  // The most blocks of a cluster; 1 without clusters.
+  bool has_tf32;        // Tensor cores multiply TF32, and bfloat16.
+  // Four warps multiply together, by instructions that are this architecture's
+  // alone.
+  bool has_warpgroups;
+  // The cycles that a quarter of a multiprocessor takes for one MultiplyAdd
+  // (device.cuh), and for the same number of fused multiply-adds.
+  double product_cycles, fused_cycles;
+  // Whether the registers of teams that are no clusters, and multiply directly,
+  // were fitted to the fastest kernels that were measured. Others have a
+  // margin, so that the compiler moves at most a few words to memory.
+  bool is_measured;
+  // Those of a thread of a band's backward pass, besides.
+  int band_registers;
+};
+
+// Sizes are those of the table of compute capabilities in the CUDA Programming
+// Guide. Eight blocks are what CUDA calls a portable cluster; data centers'
+// GPUs allow 16 to kernels that ask for it. The cycles of a product for 9.0
+// were measured on an H200, and the others follow from it by the throughput of
+// tensor cores with float32 sums in NVIDIA's data sheets. Of 8.6 and 8.9, data
+// centers' GPUs have the cycles that stand here, and GeForce GPUs twice as
+// many. Those of fused multiply-adds follow from the throughput of arithmetic
+// instructions in the guide: 64 in a cycle of a multiprocessor for 7.5 and 8.0,
+// and 128 for the others.
+inline constexpr Architecture kArchitectures[] = {
+    {75, 65536, 1, false, false, 16.0, 64.0, false, 16},
+    {80, 166912, 1, true, false, 8.0, 64.0, false, 16},
+    {86, 101376, 1, true, false, 16.0, 32.0, false, 16},
+    {89, 101376, 1, true, false, 16.0, 32.0, false, 16},
+    {90, 232448, 16, true, true, 8.0, 32.0, true, 32},
+    {100, 232448, 16, true, false, 8.0, 32.0, false, 48},
+    {103, 232448, 16, true, false, 8.0, 32.0, false, 48},
+    {110, 232448, 8, true, false, 8.0, 32.0, false, 48},
+    {120, 101376, 8, true, false, 16.0, 32.0, false, 48}};
+
+// Returns the newest one that is not newer than this.
+constexpr const Architecture& ArchitectureOf(int number) {
+  const Architecture* found = kArchitectures;
+  for (const Architecture& each : kArchitectures) {
+    if (each.number <= number) found = &each;
+  }
+  return *found;
+}
+
+struct DeviceLimits {
+  int architecture;  // Its number.
+  int multiprocessors;
+  int shared_bytes;  // The most shared memory of a block.
+  int registers;     // Of a multiprocessor.
+
+  constexpr const Architecture& known() const {
+    return ArchitectureOf(architecture);
+  }
+  bool has_clusters() const { return known().largest_cluster > 1; }
 };
 
 // GPUs by the names that people know them by.
 struct NamedGpu {
   const char* name;
   DeviceLimits limits;
+
+  constexpr NamedGpu(const char* name, int architecture, int multiprocessors)
+      : name(name), limits{architecture, multiprocessors, 0, 65536} {
+    limits.shared_bytes = limits.known().shared_bytes;
+  }
 };
-// The numbers are from NVIDIA's data sheets and the table of compute
-// capabilities in the CUDA Programming Guide.
+// The numbers are from NVIDIA's data sheets.
 inline constexpr NamedGpu kKnownGpus[] = {
-    {"T4", {75, 40, 65536, 65536, 1}},
-    {"RTX 2080 Ti", {75, 68, 65536, 65536, 1}},
-    {"A100", {80, 108, 166912, 65536, 1}},
-    {"A30", {80, 56, 166912, 65536, 1}},
-    {"A10", {86, 72, 101376, 65536, 1}},
-    {"RTX 3090", {86, 82, 101376, 65536, 1}},
-    {"L4", {89, 58, 101376, 65536, 1}},
-    {"L40S", {89, 142, 101376, 65536, 1}},
-    {"RTX 4090", {89, 128, 101376, 65536, 1}},
-    {"H100", {90, 132, 232448, 65536, 16}},
-    {"B200", {100, 148, 232448, 65536, 16}},
-    {"B300", {103, 148, 232448, 65536, 16}},
-    {"RTX 5090", {120, 170, 101376, 65536, 8}},
-};
-
-// Returns the most blocks that a cluster may have on an architecture.
-int LargestCluster(int architecture);
-inline bool HasClusters(const DeviceLimits& gpu) {
-  return LargestCluster(gpu.architecture) > 1;
-}
-
-// Tells whether the tensor cores of an architecture multiply in TF32.
-inline bool HasTf32(int architecture) { return architecture >= 80; }
+    {"T4", 75, 40},        {"RTX 2080 Ti", 75, 68}, {"A100", 80, 108},
+    {"A30", 80, 56},       {"A10", 86, 72},         {"RTX 3090", 86, 82},
+    {"L4", 89, 58},        {"L40S", 89, 142},       {"RTX 4090", 89, 128},
+    {"H100", 90, 132},     {"B200", 100, 148},      {"B300", 103, 148},
+    {"RTX 5090", 120, 170}};
 
 // Returns the architecture that the process imitates, or 0 if it imitates none.
 // An error says what is wrong with the variable.

@@ -21,7 +21,7 @@ struct Making {
   // Our own kernels multiply in TF32 only where the GPU, which may be an
   // imitated one, does.
   bool allow_tf32() const {
-    return options.allow_tf32 && HasTf32(limits.architecture);
+    return options.allow_tf32 && limits.known().has_tf32;
   }
 
   RnnStatus List(std::vector<GpuChoice>* choices) const {
@@ -136,7 +136,7 @@ PlanCache::Made MakeGpuPlan(const RnnProblem& problem, int choice,
     if (problem.is_training) plan->sizes.reserve_space += plan->choice;
     plan->engine = std::move(engine);
     if (!of_first.ok()) Warn(first_failed, of_first, choices[i], resources);
-    resources.log(Describe(problem) + ": " + NameOf(WishOf(choices[i])));
+    resources.log(problem.Text() + ": " + NameOf(WishOf(choices[i])));
     return {{}, std::move(plan), is_provisional};
   }
   if (!problem.is_in_cudnn()) {

@@ -59,7 +59,7 @@ RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
   CompiledKernel kernel;
   if (move.packs && move.repeats) {
     CRNN_RETURN_IF_ERROR(
-        CompileKernel(kFile, "add_steps", {TypeMacro(move.dtype)}, &kernel));
+        CompileKernel(kFile, "add_steps", {TypeOf(move.dtype).macro}, &kernel));
     return Launch(kernel, stream(),
                   GridOfRows(num_rows, CeilDiv(move.width, kColumns)), rows,
                   move.batch_size, move.width, move.steps, move.from, move.to);

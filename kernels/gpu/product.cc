@@ -29,8 +29,8 @@ RnnStatus Multiply(cublasHandle_t blas, const ProductType& type, int64_t m,
   const auto scale = [&](int i) {
     return is_double ? static_cast<const void*>(&doubles[i]) : &floats[i];
   };
-  const cudaDataType_t factors = CudaType(type.dtype);
-  const cudaDataType_t results = CudaType(c.dtype);
+  const cudaDataType_t factors = TypeOf(type.dtype).cuda;
+  const cudaDataType_t results = TypeOf(c.dtype).cuda;
   return CublasStatus(
       count == 1
           ? Gpu().cublas.cublasGemmEx_64(blas, Operation(b), Operation(a), n, m,

@@ -5,23 +5,9 @@
 #include <cstdint>
 
 #include "kernels/gpu/libraries.h"
+#include "kernels/gpu/number_type.h"
 
 namespace cudnn_rnn_tf {
-
-// Returns CUDA's name of a type.
-inline cudaDataType_t CudaType(RnnDataType dtype) {
-  switch (dtype) {
-    case RnnDataType::kFloat64:
-      return CUDA_R_64F;
-    case RnnDataType::kFloat32:
-      return CUDA_R_32F;
-    case RnnDataType::kFloat16:
-      return CUDA_R_16F;
-    case RnnDataType::kBfloat16:
-      break;
-  }
-  return CUDA_R_16BF;
-}
 
 // Returns the type of the sums of a type's products.
 inline RnnDataType SumType(RnnDataType dtype) {

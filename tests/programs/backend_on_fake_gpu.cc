@@ -98,9 +98,6 @@ RnnStatus MakeFake(const GpuChoice& choice,
 RnnStatus LoadCudaDriver() { return {}; }
 RnnStatus LoadGpuLibraries() { return {}; }
 
-std::string Describe(const RnnProblem& problem) {
-  return std::to_string(problem.batch_size) + " sequences";
-}
 RnnStatus CudnnFailure(cudnnStatus_t, const char*, const RnnProblem&) {
   return {RnnStatus::Code::kInternal, "the fake cuDNN failed"};
 }

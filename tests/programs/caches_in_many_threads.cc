@@ -127,7 +127,7 @@ void InManyThreads(const std::function<void(int)>& use) {
 int main() {
   using namespace cudnn_rnn_tf;  // NOLINT: the program's own.
   has_kernel_libraries = true;
-  device_limits = {80, 108, 166912, 65536, 1};
+  device_limits = {80, 108, 166912, 65536};
   for (const auto use :
        {GetPersistentKernels, Compile, UseSessions, UsePlans, LoadOnce}) {
     InManyThreads(use);

@@ -71,7 +71,7 @@ inline cublasStatus_t MultiplyBatch(
   const bool is_halved =
       data_type == RnnDataType::kFloat32 && allows_tf32 && type_a == CUDA_R_16F;
   num_halved += is_halved;
-  Check((is_halved || type_a == CudaType(data_type)) && type_b == type_a,
+  Check((is_halved || type_a == TypeOf(data_type).cuda) && type_b == type_a,
         "types of factors");
   Check(lda >= (trans_a == CUBLAS_OP_N ? m : k) &&
             ldb >= (trans_b == CUBLAS_OP_N ? k : n) && ldc >= m,

@@ -199,7 +199,7 @@ inline cudnnStatus_t FakeBackwardWeights(
   CheckKept(hx, forward_h);
   CheckKept(y, forward_output);
   std::memset(workspace, 0xEE, bytes);
-  const cudaDataType_t type = CudaType(pass.problem.dtype);
+  const cudaDataType_t type = TypeOf(pass.problem.dtype).cuda;
   for (int64_t i = 0; i < pass.num_params(); ++i) {
     Store(Load(dw, type, i) + Load(params_backprop.data(), type, i), dw, type,
           i);

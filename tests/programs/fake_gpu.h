@@ -22,7 +22,7 @@ GpuLibraries FakeLibraries();
 // The current context's device, and what the driver says of it. The driver is
 // asked once for each device.
 inline CUdevice current_device = 0;
-inline DeviceLimits device_limits = {90, 132, 232448, 65536, 16};
+inline DeviceLimits device_limits = {90, 132, 232448, 65536};
 
 inline CUresult DeviceGetAttribute(int* value, CUdevice_attribute attribute,
                                    CUdevice) {

@@ -99,7 +99,8 @@ void CheckClusters(const DeviceLimits& limits) {
               std::string::npos,
           "the kernels' text");
     Check(!kernel.shape().is_cluster ||
-              kernel.shape().team <= std::min(granted, limits.largest_cluster),
+              kernel.shape().team <=
+                  std::min(granted, limits.known().largest_cluster),
           "a cluster is no larger than what is granted");
     Check(
         division.shape.team == kernel.shape().team && division.cycles >= cycles,
@@ -114,7 +115,7 @@ void CheckClusters(const DeviceLimits& limits) {
     const std::vector<CUlaunchAttributeID> expected =
         !kernel.shape().is_cluster
             ? std::vector{CU_LAUNCH_ATTRIBUTE_COOPERATIVE}
-        : limits.architecture >= 90
+        : limits.has_clusters()
             ? std::vector{CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION}
             : std::vector<CUlaunchAttributeID>();
     Check(launched == expected, "the attributes of a launch");
@@ -151,7 +152,7 @@ void CheckStackedNetwork(const DeviceLimits& limits) {
         persistent::Network::EstimateCycles(problem, true, limits);
     Check(estimate.status.ok(), "an estimate");
     if (!estimate.is_stack) {
-      Check(limits.largest_cluster < 16, "room for a stack");
+      Check(limits.known().largest_cluster < 16, "room for a stack");
       break;
     }
     const auto bytes = [&] {
@@ -163,7 +164,8 @@ void CheckStackedNetwork(const DeviceLimits& limits) {
     };
     const double cycles = estimate.cycles;
     const size_t of_stack = bytes();
-    const bool is_refused = std::min(most_granted, limits.largest_cluster) < 16;
+    const bool is_refused =
+        std::min(most_granted, limits.known().largest_cluster) < 16;
     Check(estimate.is_stack != is_refused, "what the network is");
     Check((estimate.cycles > cycles) == is_refused, "an estimate that learns");
     estimate.is_stack = false;
@@ -177,8 +179,7 @@ void CheckStackedNetwork(const DeviceLimits& limits) {
 void CheckDivisions() {
   std::mt19937 random(1);
   for (const NamedGpu& gpu : kKnownGpus) {
-    const int largest_cluster = LargestCluster(gpu.limits.architecture);
-    Check(largest_cluster == gpu.limits.largest_cluster, "a known cluster");
+    const int largest_cluster = gpu.limits.known().largest_cluster;
     for (int i = 0; i < 50; ++i) {
       KernelRequest request = {
           {}, /*allow_tf32=*/i % 4 < 2, false, i % 5 == 0 ? 3 : 1};
@@ -279,8 +280,7 @@ void CheckAll(const std::string& imitated) {
     Check(limits.architecture == gpu.limits.architecture &&
               limits.multiprocessors == gpu.limits.multiprocessors &&
               limits.shared_bytes == gpu.limits.shared_bytes &&
-              limits.registers == gpu.limits.registers &&
-              limits.largest_cluster == gpu.limits.largest_cluster,
+              limits.registers == gpu.limits.registers,
           "the limits");
   }
   CheckTypes(limits);

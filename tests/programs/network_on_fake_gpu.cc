@@ -255,7 +255,6 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
     CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
     if (engine == 3) {  // A block has no room for a layer, nor its clusters.
       limits.architecture = 80;
-      limits.largest_cluster = 1;
       limits.shared_bytes = 6000;
     }
     persistent::Estimate estimate =

@@ -82,7 +82,7 @@ void CheckRule(unsigned seed) {
   const double of_cudnn = CyclesOfCudnn(problem, allow_tf32, gpu);
   const double least = by_cudnn ? std::min(of_steps, of_cudnn) : of_steps;
   const bool is_small =
-      gpu.largest_cluster == 1 && by_cudnn && problem.spec.num_units <= 96;
+      !gpu.has_clusters() && by_cudnn && problem.spec.num_units <= 96;
   Check(by_cudnn || choices[0].engine != GpuEngine::kCudnn, what + ": cuDNN");
   if (choices[0].engine == GpuEngine::kKernels) {
     Check(runs && kernels.cycles <= (by_cudnn ? of_cudnn : of_steps),

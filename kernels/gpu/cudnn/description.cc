@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/gpu/device_limits.h"
+#include "kernels/gpu/number_type.h"
 #include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
@@ -13,10 +14,6 @@ namespace {
 const CudnnLibrary& Cudnn() { return Gpu().cudnn; }
 
 // cuDNN's numbers for the values of our enumerations, in their order.
-constexpr cudnnDataType_t kTypes[] = {CUDNN_DATA_DOUBLE, CUDNN_DATA_FLOAT,
-                                      CUDNN_DATA_HALF, CUDNN_DATA_BFLOAT16};
-constexpr const char* kTypeNames[] = {"float64", "float32", "float16",
-                                      "bfloat16"};
 constexpr cudnnRNNAlgo_t kAlgorithms[] = {
     CUDNN_RNN_ALGO_STANDARD, CUDNN_RNN_ALGO_PERSIST_STATIC,
     CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H};
@@ -50,35 +47,13 @@ void* UnreadAddress() { return reinterpret_cast<void*>(uintptr_t{1} << 20); }
 
 }  // namespace
 
-std::string Describe(const RnnProblem& problem) {
-  const RnnSpec& spec = problem.spec;
-  std::string text = spec.kind().name;
-  text += ", " + std::to_string(spec.num_layers) + " layers of " +
-          std::to_string(spec.num_units) + " units";
-  if (spec.num_proj > 0) {
-    text += " projected to " + std::to_string(spec.num_proj);
-  }
-  text += spec.num_dirs() == 2 ? ", bidirectional" : ", unidirectional";
-  if (spec.input_mode == InputMode::kSkip) text += ", skip_input";
-  text += ", input size " + std::to_string(spec.input_size);
-  text += ", bias set " + std::to_string(static_cast<int>(spec.bias_mode));
-  if (spec.cell_clip > 0) text += ", clip " + std::to_string(spec.cell_clip);
-  if (spec.dropout > 0) text += ", dropout " + std::to_string(spec.dropout);
-  text += std::string(", ") + Of(kTypeNames, problem.dtype);
-  text += ", time " + std::to_string(problem.max_time) + ", batch " +
-          std::to_string(problem.batch_size);
-  text += problem.time_major ? ", time-major" : ", batch-major";
-  if (problem.has_sequence_lengths) text += ", with sequence lengths";
-  return text + (problem.is_training ? ", training" : ", inference");
-}
-
 RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
                        const RnnProblem& problem) {
   char details[512] = "";
   Cudnn().cudnnGetLastErrorString(details, sizeof(details));
   std::string message = std::string("cuDNN failed (") +
                         Cudnn().cudnnGetErrorString(status) + ") in " +
-                        FunctionName(call) + " for " + Describe(problem) +
+                        FunctionName(call) + " for " + problem.Text() +
                         (details[0] != '\0' ? ": " : "") + details;
   DeviceLimits limits;
   if (ReadLimits(&limits).ok()) {
@@ -115,7 +90,7 @@ RnnStatus CudnnDescription::DescribeNetwork(CudnnAlgorithm algorithm,
       spec.num_dirs() == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL,
       spec.input_mode == InputMode::kSkip ? CUDNN_SKIP_INPUT
                                           : CUDNN_LINEAR_INPUT,
-      Of(kTypes, problem_.dtype),
+      TypeOf(problem_.dtype).cudnn,
       problem_.dtype == RnnDataType::kFloat64 ? CUDNN_DATA_DOUBLE
                                               : CUDNN_DATA_FLOAT,
       MathType(problem_.dtype, allow_tf32),
@@ -145,7 +120,7 @@ RnnStatus CudnnDescription::DescribeData(RnnDataDescriptor* descriptor,
     lengths = full.data();
   }
   CRNN_RETURN_IF_FAILED(Cudnn().cudnnSetRNNDataDescriptor(
-      descriptor->get(), Of(kTypes, problem_.dtype),
+      descriptor->get(), TypeOf(problem_.dtype).cudnn,
       CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED, num_steps,
       static_cast<int>(problem_.batch_size), static_cast<int>(vector_size),
       lengths, &padding));
@@ -161,7 +136,7 @@ RnnStatus CudnnDescription::DescribeStates(TensorDescriptor* descriptor,
   const int strides[] = {batch * n, n, 1};
   CRNN_RETURN_IF_FAILED(descriptor->Create());
   CRNN_RETURN_IF_FAILED(Cudnn().cudnnSetTensorNdDescriptor(
-      descriptor->get(), Of(kTypes, problem_.dtype), 3, dims, strides));
+      descriptor->get(), TypeOf(problem_.dtype).cudnn, 3, dims, strides));
   return {};
 }
 
@@ -197,7 +172,7 @@ RnnStatus CudnnDescription::Build(cudnnHandle_t handle,
     if (size > largest) {
       return {RnnStatus::Code::kUnimplemented,
               "cuDNN's sizes are 32-bit integers, too small for " +
-                  Describe(problem_)};
+                  problem_.Text()};
     }
   }
   CRNN_RETURN_IF_FAILED(dropout_.Create());
@@ -239,7 +214,7 @@ RnnStatus CudnnDescription::CheckLayout(cudnnHandle_t handle) {
             "cuDNN " + std::to_string(Cudnn().cudnnGetVersion()) +
                 " has another layout of parameters than the opaque buffer: " +
                 what + " is " + std::to_string(its) + ", but expected " +
-                std::to_string(expected) + " for " + Describe(problem_)};
+                std::to_string(expected) + " for " + problem_.Text()};
   };
   CRNN_RETURN_IF_ERROR(
       check("its size in bytes", weight_space_size_, layout.size()));
@@ -260,7 +235,7 @@ RnnStatus CudnnDescription::CheckLayout(cudnnHandle_t handle) {
     if (address == nullptr) {
       return {RnnStatus::Code::kUnimplemented, "cuDNN knows no parameter " +
                                                    block.Name() + " for " +
-                                                   Describe(problem_)};
+                                                   problem_.Text()};
     }
     CRNN_RETURN_IF_ERROR(check("the first byte of " + block.Name(),
                                reinterpret_cast<uintptr_t>(address) -

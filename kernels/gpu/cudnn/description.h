@@ -25,9 +25,6 @@ inline std::string AdviceForArchitecture(int architecture, size_t version) {
          "; cuDNN 9.10 has: pip install 'nvidia-cudnn-cu12<9.11'";
 }
 
-// Describes the problem in words.
-std::string Describe(const RnnProblem& problem);
-
 // Returns a failed cuDNN call as a status, with cuDNN's own account of it.
 RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
                        const RnnProblem& problem);

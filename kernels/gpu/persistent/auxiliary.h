@@ -21,7 +21,7 @@ struct Auxiliary : SmallKernels {
   // without which nothing else may be called.
   RnnStatus Compile() {
     CRNN_RETURN_IF_ERROR(
-        Add("auxiliary.cu", {TypeMacro(problem.dtype)},
+        Add("auxiliary.cu", {TypeOf(problem.dtype).macro},
             {"store_lengths", "store_seed", "order_sequences", "apply_dropout",
              "spread_inputs", "gather_inputs", "copy_steps", "shift_states",
              "add_first_products", "store_last_states", "add_gradients",

@@ -27,7 +27,7 @@ constexpr int kFewestInBands = 1280;
 std::vector<int> WaysToMultiply(const KernelRequest& request,
                                 const DeviceLimits& gpu) {
   if (!request.is_float()) return {Shape::kDirect};
-  if (!HasTf32(gpu.architecture)) return {Shape::kFused};
+  if (!gpu.known().has_tf32) return {Shape::kFused};
   if (request.allow_tf32) {
     // The h of ReLU networks and their like has no bound. In the backward
     // passes of small layers, finding the largest gradients takes longer than
@@ -43,7 +43,7 @@ std::vector<int> WaysToMultiply(const KernelRequest& request,
 // clusters than its architecture allows; that shows once a kernel is compiled.
 std::vector<std::pair<int, bool>> Teams(const DeviceLimits& gpu) {
   std::vector<std::pair<int, bool>> teams;
-  const int largest_cluster = LargestCluster(gpu.architecture);
+  const int largest_cluster = gpu.known().largest_cluster;
   for (int team = 1; team <= largest_cluster; team *= 2) {
     teams.emplace_back(team, true);
   }
@@ -79,8 +79,8 @@ std::vector<Shape> WaysToSum(const KernelRequest& request,
         add(products, splits, slices, false);
       }
     }
-    // Only Hopper has such products, of operands in 16 bits.
-    if (gpu.architecture != 90 || request.is_stack() ||
+    // Warpgroups multiply operands in 16 bits.
+    if (!gpu.known().has_warpgroups || request.is_stack() ||
         (products != Shape::kHalves && request.is_float()) ||
         request.units() < kFewestInClusters) {
       continue;
@@ -103,7 +103,7 @@ bool Complete(const KernelRequest& request, const DeviceLimits& gpu,
   Shape& shape = *of_kernel;
   const CellKind& kind = request.problem.spec.kind();
   // Small clusters of more warps are faster than a block of one.
-  if (shape.warps == 1 && HasClusters(gpu)) return false;
+  if (shape.warps == 1 && gpu.has_clusters()) return false;
   if (shape.has_warpgroups) {
     const bool is_known =
         shape.is_cluster
@@ -112,7 +112,7 @@ bool Complete(const KernelRequest& request, const DeviceLimits& gpu,
                   request.units() >= kFewestInGrids;
     if (shape.row_tiles == 1 || !is_known) return false;
   } else if (shape.row_tiles == 5 ||
-             (shape.row_tiles == 3 && HasClusters(gpu))) {
+             (shape.row_tiles == 3 && gpu.has_clusters())) {
     return false;
   }
   shape.units = request.units();
@@ -141,7 +141,7 @@ bool Complete(const KernelRequest& request, const DeviceLimits& gpu,
   if (!shape.is_cluster) {
     // The team has no blocks that would be without units, or as few as fill a
     // band.
-    const int least_team = HasClusters(gpu) ? kLeastTeam : 2;
+    const int least_team = gpu.has_clusters() ? kLeastTeam : 2;
     shape.team =
         CeilDiv(shape.units, shape.block_units * shape.slices) * shape.slices;
     if (shape.team < least_team || shape.team > gpu.multiprocessors) {

@@ -22,7 +22,7 @@ class Halves {
   // Gets the kernels, without which nothing else may be called.
   RnnStatus Compile() {
     return kernels_.Add(
-        "halves.cu", {TypeMacro(RnnDataType::kFloat32)},
+        "halves.cu", {TypeOf(RnnDataType::kFloat32).macro},
         {"halve_rows", "find_columns", "halve_columns", "unscale"});
   }
 

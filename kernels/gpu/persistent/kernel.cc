@@ -25,9 +25,8 @@ Known<std::string, std::string>& Texts() {
 
 std::string Describe(const KernelRequest& request, const Shape& shape,
                      const DeviceLimits& limits) {
-  const char* const types[] = {"float64", shape.is_exact() ? "float32" : "TF32",
-                               "float16", "bfloat16"};
   const RnnProblem& problem = request.problem;
+  const bool is_tf32 = request.is_float() && !shape.is_exact();
   const RnnSpec& spec = problem.spec;
   std::string what = spec.kind().name;
   for (const Activation each : {spec.activation, spec.recurrent_activation}) {
@@ -35,7 +34,7 @@ std::string Describe(const KernelRequest& request, const Shape& shape,
   }
   if (spec.has_zoneout()) what += " with zoneout";
   return what + ", " + std::to_string(spec.num_units) + " units, " +
-         types[static_cast<int>(problem.dtype)] + ", " +
+         (is_tf32 ? "TF32" : NameOf(problem.dtype)) + ", " +
          (request.is_backward   ? "backward"
           : problem.is_training ? "forward"
                                 : "inference") +
@@ -64,10 +63,10 @@ std::string KernelsText() {
 }
 
 RnnStatus CheckDevice(RnnDataType dtype, const DeviceLimits& limits) {
-  if (limits.architecture < 75) {
+  if (limits.architecture < kArchitectures[0].number) {
     return Unsupported("on this GPU: it needs compute capability 7.5");
   }
-  if (limits.architecture < 80 && dtype == RnnDataType::kBfloat16) {
+  if (!limits.known().has_tf32 && dtype == RnnDataType::kBfloat16) {
     return Unsupported("bfloat16 on this GPU: it needs compute capability 8.0");
   }
   return {};
@@ -97,9 +96,11 @@ RnnStatus Kernel::Compile(const KernelRequest& request,
                          ? shape.Stages(request.num_layers)
                          : static_cast<int>(request.problem.spec.num_dirs());
   kernel->is_backward_ = request.is_backward;
-  kernel->has_clusters_ = HasClusters(limits);
+  kernel->has_clusters_ = limits.has_clusters();
   kernel->teams_at_once_ = 0;
-  if (shape.is_cluster && shape.team > limits.largest_cluster) return {};
+  if (shape.is_cluster && shape.team > limits.known().largest_cluster) {
+    return {};
+  }
   const char* const name = request.is_backward ? "backward" : "forward";
   const RnnProblem& problem = request.problem;
   std::vector<std::string> macros = CellMacros(problem.spec, problem.dtype);

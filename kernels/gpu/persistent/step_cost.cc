@@ -33,37 +33,6 @@ int RegistersOfThread(const DeviceLimits& gpu, int warps) {
   return std::min(kMaxThreadRegisters, gpu.registers / threads / 8 * 8);
 }
 
-// This is what the models know of an architecture.
-struct Architecture {
-  int number;  // As DeviceLimits has it.
-  // The cycles that a quarter of a multiprocessor takes for one MultiplyAdd,
-  // and for the same number of fused multiply-adds.
-  double product_cycles, fused_cycles;
-  // True if the registers of teams that are no clusters, and multiply directly,
-  // were fitted to the fastest kernels that were measured. Others have a
-  // margin, so that the compiler moves at most a few words to memory.
-  bool is_measured;
-};
-
-// Returns the newest known architecture that is not newer than the GPU's. The
-// cycles of a product for 9.0 were measured on an H200, and the others follow
-// from it by the throughput of tensor cores with float32 sums in NVIDIA's data
-// sheets. Of 8.6 and 8.9, data centers' GPUs have the cycles that stand here,
-// and GeForce GPUs twice as many. Those of fused multiply-adds follow from the
-// throughput of arithmetic instructions in the CUDA Programming Guide: 64 in a
-// cycle of a multiprocessor for 7.5 and 8.0, and 128 for the others.
-const Architecture& ArchitectureOf(const DeviceLimits& gpu) {
-  static constexpr Architecture kKnown[] = {
-      {75, 16.0, 64.0, false}, {80, 8.0, 64.0, false},  {86, 16.0, 32.0, false},
-      {89, 16.0, 32.0, false}, {90, 8.0, 32.0, true},   {100, 8.0, 32.0, false},
-      {103, 8.0, 32.0, false}, {120, 16.0, 32.0, false}};
-  const Architecture* found = kKnown;
-  for (const Architecture& known : kKnown) {
-    if (known.number <= gpu.architecture) found = &known;
-  }
-  return *found;
-}
-
 // The constants of a kind of team, of its forward and of its backward pass.
 struct Constants {
   double wait, of_byte;  // Cycles of an exchange, and of each byte of it.
@@ -71,12 +40,15 @@ struct Constants {
   // compilers report them, and for each round of its cells.
   int registers, of_cell;
 };
-constexpr Constants kOfClusters[] = {{400.0, 0.1, 44, 26},
-                                     {400.0, 0.1, 48, 28}};
-constexpr Constants kOfGrids[] = {{2000.0, 0.04, 44, 26},
-                                  {1850.0, 0.12, 48, 28}};
-constexpr Constants kOfBands[] = {{2400.0, 0.1, 32, 32},
-                                  {3000.0, 0.08, 48, 28}};
+constexpr Constants kOfClusters[] = {
+    {/*wait=*/400.0, /*of_byte=*/0.1, /*registers=*/44, /*of_cell=*/26},
+    {/*wait=*/400.0, /*of_byte=*/0.1, /*registers=*/48, /*of_cell=*/28}};
+constexpr Constants kOfGrids[] = {
+    {/*wait=*/2000.0, /*of_byte=*/0.04, /*registers=*/44, /*of_cell=*/26},
+    {/*wait=*/1850.0, /*of_byte=*/0.12, /*registers=*/48, /*of_cell=*/28}};
+constexpr Constants kOfBands[] = {
+    {/*wait=*/2400.0, /*of_byte=*/0.1, /*registers=*/32, /*of_cell=*/32},
+    {/*wait=*/3000.0, /*of_byte=*/0.08, /*registers=*/48, /*of_cell=*/28}};
 
 const Constants& ConstantsOf(const TeamStep& step) {
   return (step.shape.is_cluster    ? kOfClusters
@@ -127,7 +99,7 @@ int FewestRegisters(const TeamStep& step) {
   constexpr int kMostRounds = 6;
   const Shape& shape = step.shape;
   if (shape.is_cluster || shape.has_bands() || shape.is_exact() ||
-      HasClusters(step.gpu) || step.rounds > kMostRounds) {
+      step.gpu.has_clusters() || step.rounds > kMostRounds) {
     return kMaxThreadRegisters + 1;
   }
   const int sums = RegistersOfSums(step);
@@ -146,18 +118,14 @@ int RegistersOfWarps(const TeamStep& step) {
   const int sums = RegistersOfSums(step);
   const int others = of.registers + RegistersOfNorms(step);
   const bool has_margin =
-      !shape.is_cluster &&
-      (shape.is_exact() || !ArchitectureOf(step.gpu).is_measured);
+      !shape.is_cluster && (shape.is_exact() || !step.gpu.known().is_measured);
   if (!step.is_backward) {
     return others + of.of_cell * step.rounds + 8 * step.tiles + sums +
            (shape.is_stack ? 9 * shape.forward_thread_chunks() : 0) +
            (has_margin ? 16 : 0);
   }
   const int more_rows = shape.row_tiles - 1;
-  const int of_bands = !shape.has_bands()            ? 0
-                       : !has_margin                 ? 32
-                       : step.gpu.architecture < 100 ? 16
-                                                     : 48;
+  const int of_bands = shape.has_bands() ? step.gpu.known().band_registers : 0;
   if (has_margin) {
     constexpr int kMoreOfCell = 8;
     return others + of_bands + std::max(sums, ReceivingRegisters(shape)) +
@@ -181,7 +149,7 @@ double Exchange(const TeamStep& step, double bytes) {
   // Without clusters, such a block exchanges with itself alone. No wait hides
   // that its threads load and store for many cells; this was measured where an
   // H200 imitates an A100.
-  if (shape.is_cluster && !HasClusters(step.gpu)) {
+  if (shape.is_cluster && !step.gpu.has_clusters()) {
     return 2.0 * shape.block_units * shape.rows();
   }
   const Constants& of = ConstantsOf(step);
@@ -237,7 +205,7 @@ double Products(const TeamStep& step) {
   }
   const double tiles = step.tiles * shape.row_tiles;
   const double of_warp = 2.0 * step.pairs * tiles;
-  const Architecture& architecture = ArchitectureOf(step.gpu);
+  const Architecture& architecture = step.gpu.known();
   if (shape.products == Shape::kFused) {
     // Lanes add the sums of each quad.
     return step.quarter * (architecture.fused_cycles * of_warp + 60.0 * tiles);
@@ -271,61 +239,88 @@ double Powers(const TeamStep& step) {
          40.0 * std::max(0, shape.team - 8) * shape.is_cluster;
 }
 
-// Coefficients of the terms of a block's work.
+// What the terms of a block's work cost, in cycles.
 struct WorkCost {
-  double products, powers, reads;  // Of what the functions above return.
-  // Cycles of each of a thread's rounds of cells, of the square of their
-  // number, of each round of each warp, of a step, of each warp of a quarter,
-  // and of each part of the sums but the first.
-  double round, square, cell, step, warp, split;
+  // Of what the functions above return.
+  double products = 1.0, powers = 1.0, reads = 0.0;
+  double round = 0.0;   // Of each of a thread's rounds of cells.
+  double square = 0.0;  // Of the square of their number.
+  double cell = 0.0;    // Of each round of each warp.
+  double step = 0.0;    // Of a step.
+  double warp = 0.0;    // Of each warp of a quarter.
+  double split = 0.0;   // Of each part of the sums but the first.
 };
 
-// A row for each kind of team, of its forward and of its backward pass where
-// these differ. Those of grids with warpgroups were fitted to 24 layers of 384
-// to 2048 units, with a margin for others; threads of many cells lack
-// registers. Those of clusters with warpgroups were fitted to 40 runs of 128 to
-// 512 units with 200 to 2048 sequences; more than two tiles backward were not
-// measured.
-WorkCost WorkCostOf(const TeamStep& step) {
-  const Shape& shape = step.shape;
-  const bool halves = shape.products == Shape::kHalves;
-  const bool back = step.is_backward;
-  if (!shape.has_warpgroups) {
-    return shape.has_bands()
-               ? WorkCost{back ? 3.7 : 2.0, 1, 1.2, 650, 0, 0, 0, 0, 0}
-               : WorkCost{1, 1, 1, 200, 0, 0, 0, 120, 100};
+WorkCost CostOfWarps(const TeamStep& step) {
+  WorkCost cost;
+  if (step.shape.has_bands()) {
+    cost.products = step.is_backward ? 3.7 : 2.0;
+    cost.reads = 1.2;
+    cost.round = 650.0;
+  } else {
+    cost.reads = 1.0;
+    cost.round = 200.0;
+    cost.warp = 120.0;
+    cost.split = 100.0;
   }
-  if (!shape.is_cluster) {
-    return shape.has_bands() ? WorkCost{2, 1, 0, 450, 0, 0, 0, 0, 0}
-           : !back           ? WorkCost{1, 1, 0, 0, 205, 0, 1000, 0, 0}
-           : halves          ? WorkCost{1.2, 1, 0, 100, 0, 0, 500, 0, 0}
-                             : WorkCost{1.2, 1, 0, 100, 0, 0, 0, 0, 0};
+  return cost;
+}
+
+// This was fitted to 24 layers of 384 to 2048 units, with a margin for others;
+// threads of many cells lack registers.
+WorkCost CostOfWarpgroupsInGrids(const TeamStep& step) {
+  WorkCost cost;
+  if (step.shape.has_bands()) {
+    cost.products = 2.0;
+    cost.round = 450.0;
+  } else if (step.is_backward) {
+    cost.products = 1.2;
+    cost.round = 100.0;
+    if (step.shape.products == Shape::kHalves) cost.step = 500.0;
+  } else {
+    cost.square = 205.0;
+    cost.step = 1000.0;
   }
-  if (back) {
-    return step.tiles > 2 ? WorkCost{1, 0, 0, 0, 0, 100, 0, 0, 0}
-           : halves       ? WorkCost{1, 0, 0, 0, 0, 60, 0, 0, 0}
-                          : WorkCost{1, 0, 0, 0, 0, 24, 500, 0, 0};
-  }
+  return cost;
+}
+
+// This was fitted to 40 runs of 128 to 512 units with 200 to 2048 sequences;
+// more than two tiles backward were not measured.
+WorkCost CostOfWarpgroupsInClusters(const TeamStep& step) {
   const RnnProblem& problem = step.request.problem;
+  const bool halves = step.shape.products == Shape::kHalves;
   const double of_gates = (problem.spec.num_gates() + 1) / 5.0;
-  if (shape.forward_neighbours() == 2) {
-    return {1, 2.4 * of_gates, 0, 0, 27 * of_gates, 0, 300, 0, 0};
+  WorkCost cost;
+  if (step.is_backward) {
+    cost.powers = 0.0;
+    cost.cell = step.tiles > 2 ? 100.0 : halves ? 60.0 : 24.0;
+    if (step.tiles <= 2 && !halves) cost.step = 500.0;
+    return cost;
   }
-  const double of_cell = halves                ? 48.0
-                         : problem.is_training ? std::max(30.0, 48 * of_gates)
-                                               : 30.0;
-  return {1, 1, 0, 0, 12, of_cell, 300, 0, 0};
+  cost.step = 300.0;
+  if (step.shape.forward_neighbours() == 2) {
+    cost.powers = 2.4 * of_gates;
+    cost.square = 27.0 * of_gates;
+    return cost;
+  }
+  cost.square = 12.0;
+  cost.cell = halves                ? 48.0
+              : problem.is_training ? std::max(30.0, 48.0 * of_gates)
+                                    : 30.0;
+  return cost;
 }
 
 // Returns the cycles of a block in a step that are no waits.
 double Work(const TeamStep& step) {
   const Shape& shape = step.shape;
-  const WorkCost of = WorkCostOf(step);
+  const WorkCost cost = !shape.has_warpgroups ? CostOfWarps(step)
+                        : shape.is_cluster    ? CostOfWarpgroupsInClusters(step)
+                                              : CostOfWarpgroupsInGrids(step);
   const double rounds = step.rounds, cells = shape.warps * rounds;
-  return of.products * Products(step) + of.powers * Powers(step) +
-         of.reads * SharedReads(step) + of.round * rounds +
-         of.square * rounds * rounds + of.cell * cells + of.step +
-         of.warp * step.quarter + of.split * (shape.splits - 1) +
+  return cost.products * Products(step) + cost.powers * Powers(step) +
+         cost.reads * SharedReads(step) + cost.round * rounds +
+         cost.square * rounds * rounds + cost.cell * cells + cost.step +
+         cost.warp * step.quarter + cost.split * (shape.splits - 1) +
          // The stages of a stack check whether each number of their inputs is
          // there. A cell that normalises adds sums over lanes.
          (shape.is_stack ? 300.0 * rounds - 150.0 : 0.0) +
