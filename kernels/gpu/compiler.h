@@ -20,7 +20,6 @@
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/libraries.h"
-#include "kernels/gpu/number_type.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {

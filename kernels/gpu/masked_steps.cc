@@ -6,34 +6,26 @@
 
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu/masked_steps_arguments.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
 constexpr char kFile[] = "masked_steps.cu";
 
-// As in masked_steps.cu.
-struct Rows {
-  int64_t batch_stride, time_stride, max_time;
-  bool is_reversed;
-};
-
 // Both arguments of the kernels, RnnMask and StepMove, have these members.
 template <typename Steps>
-Rows RowsOf(const Steps& steps) {
+MaskedRows RowsOf(const Steps& steps) {
   return {steps.time_major ? 1 : steps.max_time,
           steps.time_major ? steps.batch_size : 1, steps.max_time,
           steps.is_reversed};
 }
 
-// Blocks have kRows rows at a time and, if they do not have whole ones,
-// kColumns columns.
-constexpr int kRows = 8, kColumns = 128;
-
 Grid GridOfRows(int64_t num_rows, int64_t parts_of_row = 1) {
   // More blocks are not allowed in the second dimension.
   constexpr int64_t kMostBlocks = (1 << 16) - 1;
-  return {std::min(CeilDiv(num_rows, kRows), kMostBlocks), 32, kRows,
+  constexpr int kRows = MaskedRows::kOfBlock;
+  return {std::min(CeilDiv<int64_t>(num_rows, kRows), kMostBlocks), 32, kRows,
           std::min(parts_of_row, kMostBlocks)};
 }
 
@@ -44,7 +36,7 @@ RnnStatus GpuBackend::ReadMask(const RnnMask& mask, const MaskedSteps& found) {
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
   CompiledKernel kernel;
   CRNN_RETURN_IF_ERROR(CompileKernel(kFile, "read_mask", {"IS_MASK"}, &kernel));
-  Rows rows = RowsOf(mask);
+  MaskedRows rows = RowsOf(mask);
   if (mask.is_shared) rows.batch_stride = 0, rows.time_stride = 1;
   return Launch(kernel, stream(), GridOfRows(mask.batch_size), mask.values,
                 rows, mask.batch_size, found.lengths, found.places,
@@ -55,14 +47,16 @@ RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
   const int64_t num_rows = move.width > 0 ? move.batch_size * move.max_time : 0;
   if (num_rows == 0) return {};
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  const Rows rows = RowsOf(move);
+  const MaskedRows rows = RowsOf(move);
   CompiledKernel kernel;
   if (move.packs && move.repeats) {
     CRNN_RETURN_IF_ERROR(
         CompileKernel(kFile, "add_steps", {TypeOf(move.dtype).macro}, &kernel));
-    return Launch(kernel, stream(),
-                  GridOfRows(num_rows, CeilDiv(move.width, kColumns)), rows,
-                  move.batch_size, move.width, move.steps, move.from, move.to);
+    return Launch(
+        kernel, stream(),
+        GridOfRows(num_rows,
+                   CeilDiv<int64_t>(move.width, MaskedRows::kColumns)),
+        rows, move.batch_size, move.width, move.steps, move.from, move.to);
   }
   const int64_t row_bytes =
       move.width * static_cast<int64_t>(SizeOf(move.dtype));

@@ -3,6 +3,7 @@
 //
 // Whoever compiles defines IS_MASK for read_mask, UNIT_BYTES for move_steps and
 // a type for add_steps.
+#include "masked_steps_arguments.h"
 #if defined(UNIT_BYTES)
 #include "unit.cuh"
 #elif !defined(IS_MASK)
@@ -12,19 +13,14 @@
 using Index = long long;
 
 // Blocks have 32 x kRows threads. A row is a warp's work, but for long sums.
-constexpr int kRows = 8;
+constexpr int kRows = cudnn_rnn_tf::MaskedRows::kOfBlock;
 
 static Index FirstRow() {
   return static_cast<Index>(blockIdx.x) * kRows + threadIdx.y;
 }
 static Index RowStep() { return static_cast<Index>(gridDim.x) * kRows; }
 
-// The rows of sequences in memory: of `time` in sequence `b`.
-struct Rows {
-  Index batch_stride, time_stride;
-  Index max_time;
-  bool is_reversed;
-
+struct Rows : cudnn_rnn_tf::MaskedRows {
   Index At(Index b, Index time) const {
     return b * batch_stride + time * time_stride;
   }
@@ -85,7 +81,7 @@ extern "C" __global__ void move_steps(Rows rows, Index batch, Index width,
 #else
 
 // A lane has these columns of a row, 32 apart, so that a warp's are adjacent.
-constexpr int kColumnsOfLane = 4, kColumns = 32 * kColumnsOfLane;
+constexpr int kColumns = Rows::kColumns, kColumnsOfLane = kColumns / 32;
 
 // The rows that were repeated from a place, by their times.
 struct Run {

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "kernels/gpu/libraries.h"
-#include "kernels/gpu/number_type.h"
 
 namespace cudnn_rnn_tf {
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "kernels/gpu/device_limits.h"
-#include "kernels/gpu/number_type.h"
 #include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {

@@ -182,6 +182,12 @@ struct StepBuffers {
   int is_training;  // 1 or 0.
 };
 
+// Of halves.cu: the numbers of a row that a thread has at the same time, and
+// the rows of a tile of columns.
+struct HalvedNumbers {
+  static constexpr int kOfThread = 16, kRowsOfTile = 32;
+};
+
 // A pass is compared with an earlier one word by word. So there are no gaps,
 // which could hold anything: these are the arguments' words of eight bytes.
 static_assert(sizeof(ForwardArguments) == (13 + 8 * 17) * 8);

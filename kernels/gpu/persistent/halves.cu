@@ -5,8 +5,9 @@
 #include "scales.cuh"
 #include "sequences.cuh"
 
-// A thread's numbers of a row that are under way at the same time.
-constexpr int kAtOnce = 16;
+using cudnn_rnn_tf::persistent::HalvedNumbers;
+
+constexpr int kAtOnce = HalvedNumbers::kOfThread;
 
 // Stores two neighbouring operands of a row. Rows begin at multiples of four
 // bytes.
@@ -68,7 +69,7 @@ extern "C" __global__ void halve_rows(int width, Index from_pitch,
 template <int kWide, typename Load, typename Use, typename Done>
 static void ForColumns(Index rows, int width, const Load& load, const Use& use,
                        const Done& done) {
-  constexpr int kRows = 32, kRowsAtOnce = 8 / kWide;
+  constexpr int kRows = HalvedNumbers::kRowsOfTile, kRowsAtOnce = 8 / kWide;
   const int of_block = blockDim.x * kWide;
   const Index across = (width + of_block - 1) / of_block;
   const Index tiles = across * ((rows + kRows - 1) / kRows);

@@ -34,11 +34,12 @@ class Halves {
   RnnStatus Rows(CUstream stream, int64_t rows, int64_t width, int64_t pitch,
                  const void* from, float least, int64_t to_pitch, void* to,
                  float* powers) const {
-    return kernels_.Enqueue("halve_rows", stream,
-                            {rows, ThreadsOfRow(width, /*numbers=*/16)},
-                            static_cast<int>(width), pitch, from, least,
-                            static_cast<int>(std::min(Pitch(width), to_pitch)),
-                            to_pitch, to, powers);
+    return kernels_.Enqueue(
+        "halve_rows", stream,
+        {rows, ThreadsOfRow(width, HalvedNumbers::kOfThread)},
+        static_cast<int>(width), pitch, from, least,
+        static_cast<int>(std::min(Pitch(width), to_pitch)), to_pitch, to,
+        powers);
   }
   // The threads of a block that takes a row, of which each thread has
   // `numbers`.
@@ -76,7 +77,8 @@ class Halves {
  private:
   static Grid GridOf(int64_t rows, int64_t width) {
     constexpr int kThreads = 128;
-    constexpr int64_t kRows = 32, kMostBlocks = 4 * kMaxBlocksOfNumbers;
+    constexpr int64_t kRows = HalvedNumbers::kRowsOfTile;
+    constexpr int64_t kMostBlocks = 4 * kMaxBlocksOfNumbers;
     return {
         std::min((width / kThreads + 1) * CeilDiv(rows, kRows), kMostBlocks),
         kThreads};

@@ -116,19 +116,24 @@ class GridChunks : public ClearedRing<kBytes> {
   }
 };
 
+template <int kBytes>
+using ChunksOfTeam = typename Choice<IS_CLUSTER, ClusterChunks<kBytes>,
+                                     GridChunks<kBytes>>::Type;
+
+// Those of n numbers of each part of each sequence.
+template <int n>
+constexpr int kBytesOfParts = (n + 3) / 4 * kRows * kParts * 16;
+
 // An exchange of n numbers of each part. All threads of a block call its
 // functions together, with the numbers of all of their cells, since what one
 // cell waits for hides what another one does.
 template <int n>
-class PartsOfRows {
+class PartsOfRows : public ChunksOfTeam<kBytesOfParts<n>> {
   static constexpr int kChunks = (n + 3) / 4;
+  using Chunks = ChunksOfTeam<kBytesOfParts<n>>;
 
  public:
-  static constexpr int kBytes = kChunks * kRows * kParts * 16;
-  PartsOfRows(char* shared, Barrier* barrier, TeamMemory& of_team)
-      : chunks_(shared, barrier, of_team) {}
-  void Arm() const { chunks_.Arm(); }
-  void EndShare(int steps) { chunks_.EndShare(steps); }
+  using Chunks::Chunks;
 
   // All lanes of a part call this with the same numbers.
   void Send(int turn, const Thread& me,
@@ -144,17 +149,17 @@ class PartsOfRows {
         sent.word[j] = __float_as_uint(numbers[round][4 * chunk + j]);
       }
       const int part = (me.rank * BLOCK_UNITS + cell.unit) / kRowLanes;
-      chunks_.SendChunk(turn, me.index % kRowLanes, chunk,
-                        PlaceOf(chunk, cell, part), sent);
+      this->SendChunk(turn, me.index % kRowLanes, chunk,
+                      PlaceOf(chunk, cell, part), sent);
     }
-    chunks_.EndStep(turn);
+    this->EndStep(turn);
   }
   // Calls use(round, units, numbers) with a lane's share of the parts of each
   // sequence, once all blocks have sent them.
   template <typename Use>
   void Receive(int turn, const Thread& me, const Use& use) const {
     constexpr int kPartsAtOnce = IS_CLUSTER ? kParts : 1;
-    chunks_.Await(turn, me.index);
+    this->Await(turn, me.index);
 #pragma unroll kPartsAtOnce
     for (int first = 0; first < kParts; first += kRowLanes) {
       const int part = first + me.index % kRowLanes;
@@ -166,7 +171,7 @@ class PartsOfRows {
         at[i] = cell.exists && part < kParts ? PlaceOf(i % kChunks, cell, part)
                                              : -1;
       }
-      chunks_.Load(turn, at, chunks);
+      this->Load(turn, at, chunks);
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
         if (at[round * kChunks] < 0) continue;
@@ -185,9 +190,6 @@ class PartsOfRows {
   static int PlaceOf(int chunk, const Cell& cell, int part) {
     return ((chunk * kRows + cell.row) * kParts + part) * 16;
   }
-
-  typename Choice<IS_CLUSTER, ClusterChunks<kBytes>, GridChunks<kBytes>>::Type
-      chunks_;
 };
 
 // Of some numbers, `sums` has the sum of the differences from the first one,
@@ -252,7 +254,8 @@ class NormedStep {
   static constexpr int kBarriers = 2;
   NormedStep(const BlockMemory& memory, TeamMemory& of_team)
       : first_(memory.norms, memory.barriers + 2, of_team),
-        second_(memory.norms + first_.kBytes, memory.barriers + 3, of_team) {}
+        second_(memory.norms + kBytesOfParts<n>, memory.barriers + 3, of_team) {
+  }
   void Arm() const {
     first_.Arm();
     second_.Arm();
