@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <array>
 #include <cstdlib>
 #include <string>
 #include <type_traits>
@@ -97,9 +98,13 @@ std::string FolderOf(const std::string& path) {
   return slash == std::string::npos ? "" : path.substr(0, slash);
 }
 
-// Where pip's packages have cuBLAS; the newest one comes first.
-constexpr const char* kCublasPaths[] = {"cu13/lib/libcublas.so.13",
-                                        "cublas/lib/libcublas.so.12"};
+// Where pip's packages have a library, in the order in which its versions are
+// looked for.
+using Places = std::array<const char*, 2>;
+constexpr Places kCublas = {"cu13/lib/libcublas.so.13",
+                            "cublas/lib/libcublas.so.12"};
+constexpr Places kNvrtc = {"cuda_nvrtc/lib/libnvrtc.so.12",
+                           "cu13/lib/libnvrtc.so.13"};
 
 std::string FileOf(const std::string& path) {
   return path.substr(path.rfind('/') + 1);
@@ -107,7 +112,7 @@ std::string FileOf(const std::string& path) {
 
 // Returns the newest cuBLAS that somebody has loaded, or null.
 void* LoadedCublas() {
-  for (const char* const path : kCublasPaths) {
+  for (const char* const path : kCublas) {
     void* const cublas = dlopen(FileOf(path).c_str(), RTLD_NOW | RTLD_NOLOAD);
     if (cublas != nullptr) return cublas;
   }
@@ -135,15 +140,20 @@ std::vector<std::string> FoldersOfLoaded() {
   return folders;
 }
 
-// Returns the folder `nvidia` among the pip packages, for each of cuDNN and
-// cuBLAS that was loaded from a package there, such as nvidia/cudnn/lib.
-std::vector<std::string> FoldersOfPackages() {
-  std::vector<std::string> folders;
+// Returns where a library may be. One that lies beside the libraries that
+// TensorFlow uses, in a package such as nvidia/cudnn/lib or in their folder,
+// comes before the system's, which may be of another version of CUDA.
+std::vector<std::string> PathsOf(const Places& places) {
+  std::vector<std::string> in_packages, others;
   for (const std::string& folder : FoldersOfLoaded()) {
-    const std::string of_packages = FolderOf(FolderOf(folder));
-    if (!of_packages.empty()) folders.push_back(of_packages);
+    for (const char* const place : places) {
+      in_packages.push_back(FolderOf(FolderOf(folder)) + '/' + place);
+      others.push_back(folder + '/' + FileOf(place));
+    }
   }
-  return folders;
+  for (const char* const place : places) others.push_back(FileOf(place));
+  in_packages.insert(in_packages.end(), others.begin(), others.end());
+  return in_packages;
 }
 
 RnnStatus WithoutKernels(const std::string& why) {
@@ -158,39 +168,21 @@ RnnStatus NotFound(const std::string& error) {
       error + "). pip install 'tensorflow[and-cuda]' brings it");
 }
 
-// Takes the cuBLAS of the process. If it has none, looks for one by its name,
-// as the system has it, and then among the pip packages.
+// Takes the cuBLAS of the process, if it has one.
 RnnStatus LoadCublas() {
-  const std::vector<std::string> folders = FoldersOfPackages();
   void* library = LoadedCublas();
   std::string error;
-  for (const char* const path : kCublasPaths) {
-    if (library == nullptr) library = Open(FileOf(path).c_str(), &error);
-    for (const std::string& folder : folders) {
-      if (library != nullptr) break;
-      library = Open((folder + '/' + path).c_str(), &error);
-    }
+  for (const std::string& path : PathsOf(kCublas)) {
+    if (library == nullptr) library = Open(path.c_str(), &error);
   }
   if (library == nullptr) return NotFound(error);
   return Find(library, "cuBLAS", &Loaded().cublas, WithoutKernels);
 }
 
-// Looks for an NVRTC that is new enough. One that lies beside the libraries
-// that TensorFlow uses comes before the system's, which may be of another
-// version of CUDA.
+// Looks for an NVRTC that is new enough.
 RnnStatus LoadNvrtc() {
-  std::vector<std::string> paths;
-  for (const std::string& folder : FoldersOfPackages()) {
-    paths.push_back(folder + "/cuda_nvrtc/lib/libnvrtc.so.12");
-    paths.push_back(folder + "/cu13/lib/libnvrtc.so.13");
-  }
-  for (const std::string& folder : FoldersOfLoaded()) {
-    paths.push_back(folder + "/libnvrtc.so.12");
-    paths.push_back(folder + "/libnvrtc.so.13");
-  }
-  paths.insert(paths.end(), {"libnvrtc.so.12", "libnvrtc.so.13"});
   std::string error, old;
-  for (const std::string& path : paths) {
+  for (const std::string& path : PathsOf(kNvrtc)) {
     void* const library = Open(path.c_str(), &error);
     if (library == nullptr) continue;
     int major = 0, minor = 0;

@@ -177,6 +177,7 @@ def test_locks(tmp_path, program, sources):
 STUBS = {
     "cudnn": "nvidia/cudnn/lib/libcudnn.so.9",
     "cublas": "nvidia/cublas/lib/libcublas.so.12",
+    "cublas13": "nvidia/cu13/lib/libcublas.so.13",
     "nvrtc": "nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
     "cuda": "driver/libcuda.so.1",
 }
@@ -188,7 +189,9 @@ def make_stub(folder: pathlib.Path, library: str, nvrtc: int = 9) -> pathlib.Pat
     NVRTC says that its version is 12 and a minor one, `nvrtc`.
     """
     header = (ROOT / "kernels" / "gpu" / "libraries.h").read_text()
-    (table,) = re.findall(rf"define CRNN_{library.upper()}_FUNCTIONS\(F\)((?:.*\\\n)+.*\n)", header)
+    (table,) = re.findall(
+        rf"define CRNN_{library.upper().rstrip('13')}_FUNCTIONS\(F\)((?:.*\\\n)+.*\n)", header
+    )
     names = re.findall(r"F\((\w+)\)", table)
     # The driver exports some under the names of newer versions.
     versions = ["", "_v2", "_v3"] if library == "cuda" else [""]
@@ -211,12 +214,16 @@ def make_stub(folder: pathlib.Path, library: str, nvrtc: int = 9) -> pathlib.Pat
 
 @pytest.mark.parametrize(
     ("loaded", "has_package"),
-    [("cudnn cublas", True), ("cudnn", True), ("cublas", True), ("cudnn cublas", False)],
+    [
+        *(("cudnn cublas", True), ("cudnn", True), ("cublas", True), ("cudnn cublas", False)),
+        ("cublas cublas13", True),
+    ],
 )
 def test_libraries_among_pips_packages(tmp_path, loaded, has_package):
     """TensorFlow loads some of pip's libraries by their paths; the others lie beside them.
 
-    An NVRTC of the system that is too old neither hides pip's nor is used.
+    An NVRTC of the system that is too old neither hides pip's nor is used. The newest cuBLAS that
+    is loaded is used, or the newest that there is.
     """
     executable = compiled(tmp_path, "libraries_in_packages", ["kernels/gpu/libraries.cc"])
     libraries = [library for library in STUBS if has_package or library != "nvrtc"]
@@ -225,7 +232,7 @@ def test_libraries_among_pips_packages(tmp_path, loaded, has_package):
     folders = f"{stubs['cuda'].parent}:{system}"
     paths = [stubs[library] for library in loaded.split()]
     expected = (
-        "loaded, NVRTC 12.9\n"
+        f"loaded, NVRTC 12.9, libcublas.so.{12 if loaded.endswith('cublas') else 13}\n"
         if has_package
         else "the package's own kernels need cuBLAS and NVRTC: NVRTC must be of version 12.3 or "
         "newer, but libnvrtc.so.12 has version 12.1\n"

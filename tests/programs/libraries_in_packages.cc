@@ -50,6 +50,11 @@ int main(int argc, char** argv) {
   }
   int major = 0, minor = 0;
   cudnn_rnn_tf::Gpu().nvrtc.nvrtcVersion(&major, &minor);
-  std::printf("loaded, NVRTC %d.%d\n", major, minor);
+  Dl_info cublas;
+  dladdr(reinterpret_cast<void*>(cudnn_rnn_tf::Gpu().cublas.cublasCreate_v2),
+         &cublas);
+  const std::string path = cublas.dli_fname;
+  std::printf("loaded, NVRTC %d.%d, %s\n", major, minor,
+              path.substr(path.rfind('/') + 1).c_str());
   return 0;
 }
