@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 namespace cudnn_rnn_tf {
 
@@ -13,6 +14,21 @@ RnnStatus LengthError(const RnnProblem& problem, int64_t index,
           "sequence_lengths[" + std::to_string(index) + "] must lie in [0, " +
               std::to_string(problem.max_time) + "], but received " +
               std::to_string(length)};
+}
+
+// Returns the fields of a network, by their names.
+std::vector<std::string> FieldsOf(const RnnSpec& spec) {
+  std::vector<std::string> fields;
+  VisitFields(spec, [&](std::string text, AttrOf, const auto& field) {
+    text += ' ';
+    if constexpr (std::is_enum_v<std::decay_t<decltype(field)>>) {
+      text += NameOf(field);
+    } else {
+      text += std::to_string(field);
+    }
+    fields.push_back(text);
+  });
+  return fields;
 }
 
 }  // namespace
@@ -49,17 +65,14 @@ std::string RnnProblem::Error() const {
 }
 
 std::string RnnProblem::Text() const {
-  std::string text;
-  VisitFields(spec, [&](const char* name, AttrOf, const auto& field) {
-    text += name;
-    if constexpr (std::is_enum_v<std::decay_t<decltype(field)>>) {
-      text += std::string(" ") + NameOf(field) + ", ";
-    } else {
-      text += " " + std::to_string(field) + ", ";
-    }
-  });
-  text += std::string(NameOf(dtype)) + ", time " + std::to_string(max_time) +
-          ", batch " + std::to_string(batch_size) +
+  const std::vector<std::string> fields = FieldsOf(spec);
+  const std::vector<std::string> defaults = FieldsOf(RnnSpec());
+  std::string text = fields[0];
+  for (size_t i = 1; i < fields.size(); ++i) {
+    if (fields[i] != defaults[i]) text += ", " + fields[i];
+  }
+  text += std::string(", ") + NameOf(dtype) + ", time " +
+          std::to_string(max_time) + ", batch " + std::to_string(batch_size) +
           (time_major ? ", time-major" : ", batch-major");
   if (has_sequence_lengths) text += ", with sequence lengths";
   return text + (is_training ? ", training" : ", inference");

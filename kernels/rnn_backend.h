@@ -92,7 +92,7 @@ struct RnnProblem {
   // Returns what is wrong with the network or with these sizes, or an empty
   // string. In a valid problem, no size of a buffer overflows.
   std::string Error() const;
-  // Describes the problem in words.
+  // Describes the problem by what is not as it is by default.
   std::string Text() const;
   bool has_dropout_between_layers() const {
     return is_training && spec.dropout > 0.0f && spec.num_layers > 1;
