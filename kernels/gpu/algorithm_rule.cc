@@ -67,8 +67,9 @@ constexpr EngineCost kLargeSteps = {
 
 // The recurrent matrices have `outputs` columns, and cost `of_odd_units` times
 // as much if the number of units is no multiple of eight.
-double Cycles(const EngineCost& of, const RnnProblem& problem,
-              const DeviceLimits& gpu, int64_t outputs, double of_odd_units) {
+double Cycles(const EngineCost& of, const GpuProblem& all, int64_t outputs,
+              double of_odd_units) {
+  const RnnProblem& problem = all.problem;
   const RnnSpec& spec = problem.spec;
   const auto steps =
       static_cast<double>(std::max<int64_t>(problem.max_time, 1));
@@ -90,13 +91,7 @@ double Cycles(const EngineCost& of, const RnnProblem& problem,
     starts *= 1.0 + of.more_starts;
     work *= 1.0 + of.more_work;
   }
-  return 1e3 * (starts + 132.0 / gpu.multiprocessors * work);
-}
-
-bool IsTf32(const RnnProblem& problem, bool allow_tf32,
-            const DeviceLimits& gpu) {
-  return problem.dtype == RnnDataType::kFloat32 && allow_tf32 &&
-         gpu.known().has_tf32;
+  return 1e3 * (starts + 132.0 / all.gpu.multiprocessors * work);
 }
 
 // cuDNN's persist_static_small_h trains small LSTMs in TF32 faster than the
@@ -104,22 +99,21 @@ bool IsTf32(const RnnProblem& problem, bool allow_tf32,
 // as long as small_h with one to three layers of 32 to 96 units and 16 or 64
 // sequences. With 256 sequences, as GRUs and in inference, it took 0.7 to 1.07
 // times as long.
-bool IsForSmallH(const RnnProblem& problem, bool allow_tf32,
-                 const DeviceLimits& gpu) {
+bool IsForSmallH(const GpuProblem& all) {
+  const RnnProblem& problem = all.problem;
   const RnnSpec& spec = problem.spec;
-  return !gpu.has_clusters() && IsTf32(problem, allow_tf32, gpu) &&
-         problem.is_training && spec.has_c() && spec.num_dirs() == 1 &&
+  return !all.gpu.has_clusters() && all.is_tf32() && problem.is_training &&
+         spec.has_c() && spec.num_dirs() == 1 &&
          spec.input_mode == InputMode::kLinear && spec.num_units <= 96 &&
          problem.batch_size <= 128;
 }
 
 // Tells whether single steps multiply large matrices in float16 in the place of
 // TF32.
-bool HasLargeSteps(const RnnProblem& problem, bool allow_tf32,
-                   const DeviceLimits& gpu) {
+bool HasLargeSteps(const GpuProblem& all) {
   constexpr int64_t kFewestWeights = int64_t{1} << 21;
-  const RnnSpec& spec = problem.spec;
-  return IsTf32(problem, allow_tf32, gpu) && problem.has_bounded_floats() &&
+  const RnnSpec& spec = all.problem.spec;
+  return all.is_tf32() && all.problem.has_bounded_floats() &&
          spec.num_gates() * spec.num_units * spec.output_size() >=
              kFewestWeights;
 }
@@ -132,8 +126,8 @@ bool HasLargeSteps(const RnnProblem& problem, bool allow_tf32,
 // in float16, 0.9 to 3.3 times with up to 32; with more, it was mostly slower.
 // Both are exact to about 1e-5 only, so they are for float16 and for float32
 // with TF32 allowed.
-std::vector<CudnnAlgorithm> CudnnAlgorithms(const RnnProblem& problem,
-                                            bool allow_tf32) {
+std::vector<CudnnAlgorithm> CudnnAlgorithms(const GpuProblem& all) {
+  const RnnProblem& problem = all.problem;
   if (!problem.is_in_cudnn()) return {};
   for (const auto& [wish, choice] : kChoices) {
     if (wish != problem.algorithm) continue;
@@ -141,7 +135,7 @@ std::vector<CudnnAlgorithm> CudnnAlgorithms(const RnnProblem& problem,
     return {choice.algorithm};
   }
   const bool is_half = problem.dtype == RnnDataType::kFloat16;
-  const bool is_tf32 = problem.dtype == RnnDataType::kFloat32 && allow_tf32;
+  const bool is_tf32 = problem.dtype == RnnDataType::kFloat32 && all.allow_tf32;
   const int64_t units = problem.spec.num_units;
   const int64_t most_sequences = is_half && problem.spec.has_c() ? 32 : 2;
   std::vector<CudnnAlgorithm> algorithms = {CudnnAlgorithm::kStandard};
@@ -156,40 +150,38 @@ std::vector<CudnnAlgorithm> CudnnAlgorithms(const RnnProblem& problem,
 
 }  // namespace
 
-double CyclesOfSteps(const RnnProblem& problem, bool allow_tf32,
-                     const DeviceLimits& gpu) {
+double CyclesOfSteps(const GpuProblem& all) {
+  const RnnProblem& problem = all.problem;
   const RnnSpec& spec = problem.spec;
-  if (HasLargeSteps(problem, allow_tf32, gpu)) {
-    return Cycles(kLargeSteps, problem, gpu, spec.output_size(), 1.0);
+  if (HasLargeSteps(all)) {
+    return Cycles(kLargeSteps, all, spec.output_size(), 1.0);
   }
-  const bool is_padded =
-      IsTf32(problem, allow_tf32, gpu) && problem.has_bounded_floats();
+  const bool is_padded = all.is_tf32() && problem.has_bounded_floats();
   // Other floats took 0.99 to 1.3 times as long in five networks.
   const double cycles =
       is_padded || problem.dtype != RnnDataType::kFloat32
-          ? Cycles(kSteps, problem, gpu, spec.num_units, is_padded ? 1.0 : 3.0)
-          : 1.2 * CyclesOfCudnn(problem, allow_tf32, gpu);
+          ? Cycles(kSteps, all, spec.num_units, is_padded ? 1.0 : 3.0)
+          : 1.2 * CyclesOfCudnn(all);
   // Nine networks took 1.4 to 2.7 times as long with layer normalization.
   return spec.normalizes() ? 2.0 * cycles : cycles;
 }
 
-double CyclesOfCudnn(const RnnProblem& problem, bool allow_tf32,
-                     const DeviceLimits& gpu) {
-  const bool is_tf32 = IsTf32(problem, allow_tf32, gpu);
-  const bool is_exact = problem.dtype == RnnDataType::kFloat32 && !is_tf32;
+double CyclesOfCudnn(const GpuProblem& all) {
+  const bool is_tf32 = all.is_tf32();
+  const bool is_exact = all.problem.dtype == RnnDataType::kFloat32 && !is_tf32;
   return Cycles(is_exact  ? kCudnnFloat
                 : is_tf32 ? kCudnnTf32
                           : kCudnnHalf,
-                problem, gpu, problem.spec.num_units, is_exact ? 1.0 : 3.0);
+                all, all.problem.spec.num_units, is_exact ? 1.0 : 3.0);
 }
 
-RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
-                  const DeviceLimits& gpu, const KernelEstimate& kernels,
+RnnStatus Choices(const GpuProblem& all, const KernelEstimate& kernels,
                   std::vector<GpuChoice>* choices) {
   // Single steps run all of the padding, persistent kernels only some of it.
   // Of 22 networks on an H200, with lengths from a quarter of the steps on,
   // those were equally fast, to 5 %, that lay from 1.2 to 2.5.
   constexpr double kMarginOfLengths = 1.6;
+  const RnnProblem& problem = all.problem;
   const bool has_lengths = problem.has_sequence_lengths;
   const RnnAlgorithm wish = problem.algorithm;
   const bool may_be_ours = wish == RnnAlgorithm::kAuto ||
@@ -200,36 +192,34 @@ RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
             std::string("the algorithm ") + NameOf(wish) + " cannot run " +
                 problem.LackOfCudnn() + "; auto and persistent can"};
   }
-  std::vector<std::pair<double, GpuChoice>> all;
+  std::vector<std::pair<double, GpuChoice>> listed;
   if (may_be_ours && kernels.status.ok()) {
-    all.push_back(
+    listed.push_back(
         {kernels.cycles,
          {GpuEngine::kKernels, CudnnAlgorithm::kStandard, kernels.is_stack}});
   }
   const double of_cudnn = has_lengths ? std::numeric_limits<double>::infinity()
-                                      : CyclesOfCudnn(problem, allow_tf32, gpu);
-  const std::vector<CudnnAlgorithm> algorithms =
-      CudnnAlgorithms(problem, allow_tf32);
+                                      : CyclesOfCudnn(all);
+  const std::vector<CudnnAlgorithm> algorithms = CudnnAlgorithms(all);
   for (const CudnnAlgorithm each : algorithms) {
-    const bool is_first = each == CudnnAlgorithm::kPersistStaticSmallH &&
-                          IsForSmallH(problem, allow_tf32, gpu);
-    all.push_back({is_first ? 0.0 : of_cudnn, {GpuEngine::kCudnn, each}});
+    const bool is_first =
+        each == CudnnAlgorithm::kPersistStaticSmallH && IsForSmallH(all);
+    listed.push_back({is_first ? 0.0 : of_cudnn, {GpuEngine::kCudnn, each}});
   }
   if (may_be_ours) {
-    double cycles = CyclesOfSteps(problem, allow_tf32, gpu);
+    double cycles = CyclesOfSteps(all);
     if (has_lengths) {
       cycles *= kMarginOfLengths;
-    } else if (!algorithms.empty() &&
-               !HasLargeSteps(problem, allow_tf32, gpu)) {
+    } else if (!algorithms.empty() && !HasLargeSteps(all)) {
       // They were hardly measured beside cuDNN there.
       cycles = std::max(cycles, of_cudnn);
     }
-    all.push_back({cycles, {GpuEngine::kSteps}});
+    listed.push_back({cycles, {GpuEngine::kSteps}});
   }
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
-    return a.first < b.first;
-  });
-  for (const auto& [cycles, choice] : all) choices->push_back(choice);
+  std::stable_sort(
+      listed.begin(), listed.end(),
+      [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [cycles, choice] : listed) choices->push_back(choice);
   return {};
 }
 

@@ -1,5 +1,4 @@
-// The rule that says what runs a problem on a GPU. It is a function of the
-// problem, the device and the setting of TF32 alone.
+// The rule that says what runs a problem on a GPU.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_ALGORITHM_RULE_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_ALGORITHM_RULE_H_
 
@@ -33,6 +32,18 @@ int NumberOf(const GpuChoice& choice);
 RnnAlgorithm WishOf(const GpuChoice& choice);
 bool ChoiceOf(int number, GpuChoice* choice);
 
+// The rule depends on nothing else.
+struct GpuProblem {
+  const RnnProblem& problem;
+  bool allow_tf32;
+  const DeviceLimits& gpu;
+
+  bool is_tf32() const {
+    return problem.dtype == RnnDataType::kFloat32 && allow_tf32 &&
+           gpu.known().has_tf32;
+  }
+};
+
 // This says how the persistent kernels would run a problem.
 struct KernelEstimate {
   // kUnimplemented says why they do not run the problem.
@@ -54,18 +65,15 @@ struct KernelEstimate {
 // If lengths differ, cuDNN comes last: it reads lengths in host memory, for
 // which the host waits in each call. A wish for cuDNN is an error if cuDNN
 // lacks something of the problem, as recurrent dropout in training.
-RnnStatus Choices(const RnnProblem& problem, bool allow_tf32,
-                  const DeviceLimits& gpu, const KernelEstimate& kernels,
+RnnStatus Choices(const GpuProblem& all, const KernelEstimate& kernels,
                   std::vector<GpuChoice>* choices);
 
 // These estimate what single steps, and cuDNN, take where KernelEstimate says
 // so of the persistent kernels, if all sequences have full length: cycles of an
 // H200 which, for the part that fills the chip, are more where there are fewer
 // multiprocessors. The clock of another GPU slows all alike.
-double CyclesOfSteps(const RnnProblem& problem, bool allow_tf32,
-                     const DeviceLimits& gpu);
-double CyclesOfCudnn(const RnnProblem& problem, bool allow_tf32,
-                     const DeviceLimits& gpu);
+double CyclesOfSteps(const GpuProblem& all);
+double CyclesOfCudnn(const GpuProblem& all);
 
 }  // namespace cudnn_rnn_tf
 

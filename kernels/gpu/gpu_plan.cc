@@ -25,7 +25,7 @@ struct Making {
   }
 
   RnnStatus List(std::vector<GpuChoice>* choices) const {
-    return Choices(problem, options.allow_tf32, limits, estimate, choices);
+    return Choices({problem, options.allow_tf32, limits}, estimate, choices);
   }
 
   RnnStatus Make(const GpuChoice& choice,

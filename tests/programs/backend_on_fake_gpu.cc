@@ -250,9 +250,9 @@ void CheckChoices(unsigned seed) {
   problem.algorithm = static_cast<RnnAlgorithm>(Draw(0, 1) * Draw(1, 4));
   std::vector<GpuChoice> choices;
   const KernelEstimate none = {{RnnStatus::Code::kUnimplemented, "none"}};
-  Check(
-      Choices(problem, /*allow_tf32=*/true, device_limits, none, &choices).ok(),
-      "choices");
+  Check(Choices({problem, /*allow_tf32=*/true, device_limits}, none, &choices)
+            .ok(),
+        "choices");
   if (Draw(0, 1) == 1) missing = choices[0];
   lacks_memory = Draw(0, 1) == 1;
   const bool is_refused = missing && choices.size() == 1;
@@ -297,8 +297,8 @@ void CheckEngines() {
   const persistent::Estimate estimate =
       persistent::Network::EstimateCycles(problem, true, device_limits);
   std::vector<GpuChoice> choices;
-  const RnnStatus listed =
-      Choices(problem, /*allow_tf32=*/true, device_limits, estimate, &choices);
+  const RnnStatus listed = Choices(
+      {problem, /*allow_tf32=*/true, device_limits}, estimate, &choices);
   const auto fails = [&](const GpuChoice& choice) {
     return choice.engine == GpuEngine::kKernels
                ? kernels == Kernels::kFail || !estimate.status.ok()

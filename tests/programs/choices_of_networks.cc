@@ -41,12 +41,12 @@ int Main() {
     const persistent::Estimate estimate =
         persistent::Network::EstimateCycles(problem, allow_tf32, gpu);
     std::vector<GpuChoice> choices;
-    if (!Choices(problem, allow_tf32, gpu, estimate, &choices).ok()) return 1;
+    if (!Choices({problem, allow_tf32, gpu}, estimate, &choices).ok()) return 1;
     for (const GpuChoice& choice : choices) {
       std::printf("%s ", NameOf(WishOf(choice)));
     }
     std::printf("%.0f %.0f %d\n", estimate.cycles,
-                CyclesOfCudnn(problem, allow_tf32, gpu),
+                CyclesOfCudnn({problem, allow_tf32, gpu}),
                 choices[0].engine == GpuEngine::kSteps);
   }
   return 0;

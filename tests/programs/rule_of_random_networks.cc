@@ -69,7 +69,7 @@ void CheckRule(unsigned seed) {
   kernels.cycles = 1e3 * Draw(1, 200);
 
   std::vector<GpuChoice> choices;
-  Check(Choices(problem, allow_tf32, gpu, kernels, &choices).ok(), what);
+  Check(Choices({problem, allow_tf32, gpu}, kernels, &choices).ok(), what);
   for (const GpuChoice& choice : choices) {
     Check(MayRun(choice, problem, allow_tf32), what + " cannot run so");
   }
@@ -77,9 +77,9 @@ void CheckRule(unsigned seed) {
   // which it would make the host wait. It has a case of its own for small
   // LSTMs.
   const bool by_cudnn = problem.is_in_cudnn() && !problem.has_sequence_lengths;
-  const double of_steps = CyclesOfSteps(problem, allow_tf32, gpu) *
+  const double of_steps = CyclesOfSteps({problem, allow_tf32, gpu}) *
                           (problem.has_sequence_lengths ? 1.6 : 1.0);
-  const double of_cudnn = CyclesOfCudnn(problem, allow_tf32, gpu);
+  const double of_cudnn = CyclesOfCudnn({problem, allow_tf32, gpu});
   const double least = by_cudnn ? std::min(of_steps, of_cudnn) : of_steps;
   const bool is_small =
       !gpu.has_clusters() && by_cudnn && problem.spec.num_units <= 96;
@@ -98,7 +98,8 @@ void CheckRule(unsigned seed) {
     RnnProblem pinned = problem;
     pinned.algorithm = wish;
     choices.clear();
-    const bool is_ok = Choices(pinned, allow_tf32, gpu, kernels, &choices).ok();
+    const bool is_ok =
+        Choices({pinned, allow_tf32, gpu}, kernels, &choices).ok();
     Check(is_ok == problem.is_in_cudnn(), what + ", a wish");
     Check(!is_ok || (choices.size() == 1 && WishOf(choices[0]) == wish),
           what + ", a substitute");
@@ -106,7 +107,7 @@ void CheckRule(unsigned seed) {
   RnnProblem ours = problem;
   ours.algorithm = RnnAlgorithm::kPersistent;
   choices.clear();
-  Check(Choices(ours, allow_tf32, gpu, kernels, &choices).ok() &&
+  Check(Choices({ours, allow_tf32, gpu}, kernels, &choices).ok() &&
             choices.size() == (runs ? 2 : 1) &&
             choices[0].engine != GpuEngine::kCudnn,
         what + ", a wish for our kernels");
@@ -126,11 +127,11 @@ void CheckRule(unsigned seed) {
   }
   // Single steps have other coefficients where matrices are large.
   Check(of_cudnn > 0.0 &&
-            CyclesOfCudnn(more, allow_tf32, gpu) >
-                CyclesOfCudnn(problem, allow_tf32, gpu) &&
+            CyclesOfCudnn({more, allow_tf32, gpu}) >
+                CyclesOfCudnn({problem, allow_tf32, gpu}) &&
             (more.spec.num_units > problem.spec.num_units ||
-             CyclesOfSteps(more, allow_tf32, gpu) >
-                 CyclesOfSteps(problem, allow_tf32, gpu)),
+             CyclesOfSteps({more, allow_tf32, gpu}) >
+                 CyclesOfSteps({problem, allow_tf32, gpu})),
         what + ": more work takes longer");
 }
 
