@@ -107,36 +107,37 @@ PlanCache::Made MakeGpuPlan(const RnnProblem& problem, int choice,
   GpuChoice first_failed;
   RnnStatus of_first;
   std::unique_ptr<const Engine> engine;
-  for (size_t i = 0; i < choices.size(); ++i) {
+  while (!choices.empty()) {
+    GpuChoice chosen = choices.front();
+    choices.erase(choices.begin());
     const double expected = making.estimate.cycles;
-    status = making.Make(choices[i], &engine);
+    status = making.Make(chosen, &engine);
     if (!status.ok()) {
       is_provisional |= !IsFinal(status);
       if (of_first.ok()) {
-        first_failed = choices[i];
+        first_failed = chosen;
         of_first = status;
       }
       continue;
     }
-    if (!is_given && choices[i].engine == GpuEngine::kKernels) {
+    if (!is_given && chosen.engine == GpuEngine::kKernels) {
       // The device may grant kernels only that take longer.
-      choices[i].is_stack = making.estimate.is_stack;
+      chosen.is_stack = making.estimate.is_stack;
       std::vector<GpuChoice> again;
       if (making.estimate.cycles > expected && making.List(&again).ok() &&
           again[0].engine != GpuEngine::kKernels) {
         choices = std::move(again);
-        i = static_cast<size_t>(-1);
         continue;
       }
     }
     auto plan = std::make_shared<GpuPlan>(problem);
-    plan->chosen = choices[i];
-    plan->choice = is_given ? choice : NumberOf(choices[i]);
+    plan->chosen = chosen;
+    plan->choice = is_given ? choice : NumberOf(chosen);
     plan->sizes = engine->sizes();
     if (problem.is_training) plan->sizes.reserve_space += plan->choice;
     plan->engine = std::move(engine);
-    if (!of_first.ok()) Warn(first_failed, of_first, choices[i], resources);
-    resources.log(problem.Text() + ": " + NameOf(WishOf(choices[i])));
+    if (!of_first.ok()) Warn(first_failed, of_first, chosen, resources);
+    resources.log(problem.Text() + ": " + NameOf(WishOf(chosen)));
     return {{}, std::move(plan), is_provisional};
   }
   if (!problem.is_in_cudnn()) {
