@@ -91,7 +91,6 @@ class ForwardPass : public CpuNetwork {
     T* c;                  // [strand, H]
     T* zones;              // Of zoneout, [strand, 2, H].
     T* unprojected;        // [strand, H]
-    T* input;              // A chunk's, if converted, [chunk rows, I].
     T* gates;      // In inference, a chunk's: [chunk rows, num_gates * H].
     T* candidate;  // In inference, as in the reserve space: [strand, H].
 
@@ -122,13 +121,6 @@ class ForwardPass : public CpuNetwork {
   // Returns whether a forward pass multiplies its weights in place.
   bool MultipliesInPlace(Stored<T> params) const {
     return params.in_place() && problem_.max_time * batch_ <= kFewRows;
-  }
-  // Returns whether products read the caller's bfloat16 inputs of the first
-  // layer as they are. With an odd input size, the last pair of a row would
-  // reach into the next row, so inputs are then converted first.
-  bool MultipliesCallersInput() const {
-    return weights_.MultipliesBfloat16() && spec_.has_input_weights(0) &&
-           spec_.input_size % 2 == 0;
   }
   // Returns whether the states that the steps' products read are kept rounded.
   bool KeepsRoundedStates() const {
@@ -176,10 +168,6 @@ class ForwardPass : public CpuNetwork {
       group.zones = TakeZones<T>(arena);
       if (spec_.num_proj > 0) {
         group.unprojected = arena->Take<T>(strand_size_ * units_);
-      }
-      if (!layer->input.in_place() && !MultipliesCallersInput()) {
-        group.input = arena->Take<T>(layer->chunk_steps * strand_size_ *
-                                     spec_.input_size);
       }
       if (problem_.is_training) continue;
       group.gates = arena->Take<T>(layer->chunk_steps * strand_size_ * gates_);
@@ -281,17 +269,8 @@ class ForwardPass : public CpuNetwork {
     const int64_t* const input_rows =
         layer.input_rows.empty() ? rows
                                  : layer.input_rows[index].data() + first;
-    StoredRows<T> input(layer.input.numbers, layer.input.stride, input_rows);
-    if (!input.in_place() && !MultipliesCallersInput()) {
-      T* const converted = group.input;
-      const int64_t n = spec_.input_size;
-      schedule->AddRanges(num_rows, 16, [=](int64_t first, int64_t last) {
-        for (int64_t row = first; row < last; ++row) {
-          input[row].Copy(n, converted + row * n);
-        }
-      });
-      input = {{converted}, n};
-    }
+    const StoredRows<T> input(layer.input.numbers, layer.input.stride,
+                              input_rows);
     const T* const bias = group.weights().bias;
     if (spec_.has_input_weights(layer.index)) {
       Product<T> product;
@@ -304,8 +283,9 @@ class ForwardPass : public CpuNetwork {
       return;
     }
     schedule->AddRanges(num_rows, 16, [=](int64_t first, int64_t last) {
+      std::vector<T> converted(units_);
       for (int64_t row = first; row < last; ++row) {
-        const T* const x = input[row].InPlace();
+        const T* const x = input[row].Read(units_, converted.data());
         for (int64_t j = 0; j < gates_; ++j) {
           gates[row][j] = bias[j] + x[j % units_];
         }

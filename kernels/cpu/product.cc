@@ -192,13 +192,20 @@ void Product<T>::Run(const Task& task) const {
     if (a.in_place() && !rounds) {
       run_tiles(left.InPlace());
     } else if constexpr (std::is_same_v<T, float>) {
-      // Matrix registers read rows that are equally far apart.
-      const bool copies = a.index != nullptr && Simd().multiplies_matrices();
+      const int64_t block = b.Block(start);
+      if (!rounds) {
+        const ScratchArray<float> widened(kCachedRows * kMaxBlockDepth);
+        run_tiles(ReadRows(left, rows, block, widened.data()));
+        continue;
+      }
+      // Matrix registers read rows that are equally far apart, and the last
+      // pair of an odd row would reach into the next row.
+      const bool copies = a.index != nullptr &&
+                          (a.stride % 2 != 0 || Simd().multiplies_matrices());
       if (!a.in_place() && !copies) {
         run_tiles(Pairs(left));
         continue;
       }
-      const int64_t block = b.Block(start);
       const ScratchArray<uint16_t> rounded(kCachedRows * kMaxBlockDepth);
       for (int64_t row = 0; row < rows; ++row) {
         uint16_t* const to = rounded.data() + row * kMaxBlockDepth;

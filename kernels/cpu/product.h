@@ -69,9 +69,9 @@ struct TaskGrid {
 template <typename T>
 struct Product {
   int64_t rows = 0;
-  // Numbers that are not of type T are bfloat16, which B must hold then as well
-  // and the processor multiply. Their stride is even. So is their depth if
-  // there is an index. Without one, rows and depth are padded: the memory has
+  // Numbers of a half type are widened unless both factors are multiplied as
+  // bfloat16. Of such rows, the stride is even or, with an index, the depth.
+  // Without an index, rows and depth are padded: the memory has
   // PaddedRows(rows) rows with PaddedDepth(depth) numbers. What is behind a row
   // is multiplied by zero, so an infinity there makes the row's sums NaN.
   StoredRows<T> a;

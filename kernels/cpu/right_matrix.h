@@ -27,9 +27,8 @@ constexpr int64_t kPackedCols = 256 / sizeof(T);
 int64_t PaddedRows(int64_t rows);
 int64_t PaddedDepth(int64_t depth);
 
-// Returns the first n numbers of each of some rows without an index. If they
-// must be converted, they are in `buffer`, whose rows have room for
-// kMaxBlockDepth numbers.
+// Returns the first n numbers of each of some rows. If they must be converted,
+// they are in `buffer`, whose rows have room for kMaxBlockDepth numbers.
 template <typename T>
 Rows<const T> ReadRows(StoredRows<T> from, int64_t rows, int64_t n, T* buffer) {
   if (from.in_place()) return from.InPlace();

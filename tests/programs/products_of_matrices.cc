@@ -115,15 +115,20 @@ void CheckProduct() {
   product.a = not_rounded;
   product.rounds_a = one.rounds_a;
   std::vector<uint16_t> rounded;
+  std::vector<int64_t> index;
   if constexpr (kIsFloat) {
     if (one.has_rounded_a) {
-      const int64_t stride = PaddedDepth(depth);
-      rounded.resize(PaddedRows(rows) * stride);
+      const bool has_index = Draw(0, 1);
+      const int64_t stride = has_index ? depth : PaddedDepth(depth);
+      rounded.resize(has_index ? rows * depth : PaddedRows(rows) * stride);
       for (int64_t row = 0; row < rows; ++row) {
+        index.push_back(has_index ? rows - 1 - row : row);
         Simd().bfloat16.round(depth, a.data() + row * depth,
-                              rounded.data() + row * stride);
+                              rounded.data() + index[row] * stride);
       }
-      product.a = {{rounded.data(), &Simd().bfloat16}, stride};
+      product.a = {{rounded.data(), &Simd().bfloat16},
+                   stride,
+                   has_index ? index.data() : nullptr};
     }
   }
   ArenaMemory memory;
