@@ -154,12 +154,8 @@ class ForwardOp : RnnOp {
     kept->DropUnused();  // Training may have gone on with other weights.
     const RnnProblem& problem = run.problem;
     if (run.empty() || !may_keep_params_ || problem.is_training) return nullptr;
-    // Few rows are multiplied by such parameters where they are, which takes
-    // less time than to read all of them for their fingerprint.
-    if (problem.max_time * problem.batch_size <= kFewRows &&
-        SizeOf(problem.dtype) >= sizeof(float)) {
-      return nullptr;
-    }
+    // It takes less time than to read all parameters for their fingerprint.
+    if (MultipliesInPlace(problem)) return nullptr;
     const RnnSpec& spec = problem.spec;
     const uint64_t fingerprint = FingerprintOf({params});
     if (const auto found = kept->Find({params}, fingerprint, spec)) {

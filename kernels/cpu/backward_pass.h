@@ -14,7 +14,8 @@ class BackwardPass : public CpuNetwork {
  public:
   BackwardPass(const RnnProblem& problem, const PackedRows& rows,
                const RnnBackwardBuffers& buffers, int64_t num_threads)
-      : CpuNetwork(problem, rows, buffers.seed, num_threads),
+      : CpuNetwork(problem, rows, buffers.seed, num_threads,
+                   /*is_backward=*/true),
         buffers_(buffers) {}
 
   void Add(const CpuReserve<T>& reserve, Arena* arena, Schedule* schedule);

@@ -56,7 +56,8 @@ void BackwardPass<T>::LayOut(const CpuReserve<T>& reserve, Arena* arena,
       pseudo_layer.unprojected = arena->Take<T>(max_rows * units_);
     }
   }
-  if (rounds_steps_) layer->dz_stride = RowStride(gates_ + PaddedDepth(1));
+  if (precision_.rounds_steps)
+    layer->dz_stride = RowStride(gates_ + PaddedDepth(1));
   for (int64_t i = 0; i < num_groups(); ++i) {
     Group& group = layer->groups.emplace_back();
     static_cast<CpuNetwork::Group&>(group) = this->group(i);
@@ -74,7 +75,7 @@ void BackwardPass<T>::LayOut(const CpuReserve<T>& reserve, Arena* arena,
     if (has_recurrent_dropout() || cell_.resets_before) {
       group.read_backprop = arena->Take<T>(strand_size_ * h_stride_);
     }
-    for (int i = 0; rounds_steps_ && i < 2; ++i) {
+    for (int i = 0; precision_.rounds_steps && i < 2; ++i) {
       group.rounded_dz[i] =
           arena->Take<uint16_t>(PaddedRows(strand_size_) * layer->dz_stride);
     }
@@ -87,9 +88,9 @@ void BackwardPass<T>::PackWeights(Arena* arena, PseudoLayer* pseudo_layer,
   const auto params = tensors_.Numbers<T>(buffers_.params);
   const ParamLayout::PseudoLayer& offsets = pseudo_layer->offsets;
   const auto pack = [&](int64_t depth, int64_t cols, int64_t offset) {
-    return weights_.PackMatrix(
-        depth, cols, weights_.StepsMultiplyBfloat16(), params.From(offset),
-        /*transposed=*/false, weights_.PackedForm(), arena, schedule);
+    return weights_.PackMatrix(depth, cols, precision_.rounds_step_weights,
+                               params.From(offset),
+                               /*transposed=*/false, arena, schedule);
   };
   for (Segment& segment : pseudo_layer->segments) {
     segment.weights = pack(segment.rows, out_,
@@ -135,7 +136,7 @@ void BackwardPass<T>::CopyBackprops(const Group& group, bool is_end) const {
 template <typename T>
 StoredRows<T> BackwardPass<T>::GradientsOf(const Group& group, int64_t step,
                                            const Segment& segment) const {
-  if (rounds_steps_) {
+  if (precision_.rounds_steps) {
     return {{group.rounded_dz[step % 2] + segment.first, &Simd().bfloat16},
             group.layer->dz_stride};
   }
@@ -306,7 +307,7 @@ void BackwardPass<T>::RunCells(const Group& group, int64_t step, int64_t r,
       rows_.StartsAnew(group.strand->Position(r), t, group.dir)) {
     std::fill_n(at.dc, n, T(0));
   }
-  if (!rounds_steps_) return;
+  if (!precision_.rounds_steps) return;
   uint16_t* const rounded = group.rounded_dz[step % 2];
   for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
     const bool is_split = cell_.splits_gate() && gate >= cell_.joint_gates;
@@ -342,7 +343,7 @@ void BackwardPass<T>::RunReset(const Group& group, int64_t step,
       for (int64_t j = 0; j < n; ++j) through[j] *= mask[j];
     }
     CellSteps<T>().reset_backward(n, at, through);
-    if (rounds_steps_) {
+    if (precision_.rounds_steps) {
       RoundGradients(
           n, at.gates,
           group.rounded_dz[step % 2] + r * group.layer->dz_stride + unit);

@@ -26,9 +26,9 @@ void BackwardPass<T>::AddInputs(const Layer& layer, int64_t dir, Arena* arena,
     // place.
     const Arena::Scope scope(arena);
     product.b = weights_.PackMatrix(
-        gates_, fan_in, weights_.MultipliesBfloat16(),
+        gates_, fan_in, precision_.rounds_both,
         tensors_.Numbers<T>(buffers_.params).From(offsets.input_weights),
-        /*transposed=*/false, weights_.PackedForm(), arena, schedule);
+        /*transposed=*/false, arena, schedule);
     product.AddTo(schedule);
     return;
   }
@@ -64,8 +64,7 @@ template <typename T>
 void BackwardPass<T>::AddWeights(const Layer& layer, Arena* arena,
                                  Schedule* schedule) const {
   using Term = typename TransposedProducts<T>::Term;
-  TransposedProducts<T> products(rows_.num_rows(),
-                                 weights_.MultipliesBfloat16());
+  TransposedProducts<T> products(rows_.num_rows(), precision_.rounds_both);
   const int64_t fan_in = spec_.layer_input_size(layer.index);
   const bool has_input_weights = spec_.has_input_weights(layer.index);
   const int64_t x = has_input_weights ? products.AddB(layer.input, fan_in) : -1;

@@ -20,7 +20,8 @@ class ForwardPass : public CpuNetwork {
   ForwardPass(const RnnProblem& problem, const PackedRows& rows,
               const RnnForwardBuffers& buffers,
               const CpuForwardWeights<T>* packed, int64_t num_threads)
-      : CpuNetwork(problem, rows, buffers.seed, num_threads),
+      : CpuNetwork(problem, rows, buffers.seed, num_threads,
+                   /*is_backward=*/false),
         buffers_(buffers),
         packed_(packed) {}
 
@@ -118,13 +119,9 @@ class ForwardPass : public CpuNetwork {
     Rows<T> gates, candidate;  // Those of the sequences.
   };
 
-  // Returns whether a forward pass multiplies its weights in place.
-  bool MultipliesInPlace(Stored<T> params) const {
-    return params.in_place() && problem_.max_time * batch_ <= kFewRows;
-  }
   // Returns whether the states that the steps' products read are kept rounded.
   bool KeepsRoundedStates() const {
-    return rounds_steps_ && !has_recurrent_dropout();
+    return precision_.rounds_steps && !has_recurrent_dropout();
   }
 
   void PackWeights(Arena* arena, Layer* layer, Schedule* schedule) const {
@@ -134,12 +131,10 @@ class ForwardPass : public CpuNetwork {
       return;
     }
     const auto params = tensors_.Numbers<T>(buffers_.params);
-    const WeightsForm form = MultipliesInPlace(params) ? WeightsForm::kInPlace
-                                                       : weights_.PackedForm();
     schedule->AddTogether([&] {
       for (int64_t dir = 0; dir < dirs_; ++dir) {
         layer->weights[dir] =
-            weights_.PackForward(first + dir, params, form, arena, schedule);
+            weights_.PackForward(first + dir, params, arena, schedule);
       }
     });
   }
@@ -159,7 +154,7 @@ class ForwardPass : public CpuNetwork {
         group.masks = TakeMasks<T>(arena);
         group.masked[0] = TakeMasks<T>(arena);
         group.masked[1] = TakeMasks<T>(arena);
-      } else if (rounds_steps_) {
+      } else if (precision_.rounds_steps) {
         for (uint16_t*& rounded : group.rounded) {
           rounded = arena->Take<uint16_t>(PaddedRows(strand_size_) * h_stride_);
         }

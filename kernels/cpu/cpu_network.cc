@@ -37,7 +37,8 @@ CpuReserve<T>::CpuReserve(const RnnProblem& problem, Arena* arena) {
 }
 
 CpuNetwork::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
-                       const uint64_t seed[2], int64_t num_threads)
+                       const uint64_t seed[2], int64_t num_threads,
+                       bool is_backward)
     : problem_(problem),
       spec_(problem.spec),
       cell_(spec_.kind()),
@@ -47,7 +48,9 @@ CpuNetwork::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
       core_(ThisCore(problem)),
       division_(DivideGroups(problem, core_, num_threads)),
       strands_(rows.Strands(division_.strands)),
-      weights_(problem, static_cast<int64_t>(strands_.size())),
+      weights_(problem,
+               FormOfWeights(problem, static_cast<int64_t>(strands_.size()),
+                             is_backward)),
       batch_(problem.batch_size),
       gates_(cell_.num_gates * spec_.num_units),
       units_(spec_.num_units),

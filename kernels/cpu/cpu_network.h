@@ -80,7 +80,7 @@ class CpuNetwork {
   // `num_threads` must be that of the schedule that work is added to, since the
   // size of the working memory depends on it.
   CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
-             const uint64_t seed[2], int64_t num_threads);
+             const uint64_t seed[2], int64_t num_threads, bool is_backward);
 
  protected:
   using Strand = PackedRows::Strand;
@@ -245,7 +245,7 @@ class CpuNetwork {
   template <typename T>
   Product<T> StepProduct() const {
     Product<T> product;
-    product.rounds_a = rounds_steps_;
+    product.rounds_a = precision_.rounds_steps;
     return product;
   }
   const RnnProblem& problem_;
@@ -258,15 +258,10 @@ class CpuNetwork {
   const Division division_;
   const std::vector<Strand> strands_;
   const CpuWeights weights_;
+  const Precision& precision_ = weights_.precision();
   const int64_t batch_, gates_, units_, out_, layer_out_, dirs_;
   const int64_t h_stride_;     // Numbers from one row of states to the next.
   const int64_t strand_size_;  // The most sequences of a strand.
-  // Whether the products of the steps round both factors, too. Matrix registers
-  // take as long for a few sequences as for 16, so vectors are mostly faster
-  // then. They multiply the weights by states that are not rounded.
-  const bool rounds_steps_ =
-      weights_.MultipliesBfloat16() &&
-      !(weights_.HasFewSequences() && Simd().multiplies_matrices());
 };
 
 }  // namespace cudnn_rnn_tf

@@ -3,16 +3,40 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/cpu/packed_rows.h"
+
 namespace cudnn_rnn_tf {
+
+Precision::Precision(const RnnProblem& problem) {
+  if (problem.dtype != RnnDataType::kBfloat16) return;
+  const bool has_few = PackedRows::MaxBlockSize(problem.batch_size) <= 4;
+  rounds_both = Simd().multiplies_bfloat16();
+  rounds_step_weights = rounds_both || (has_few && problem.max_time > 2);
+  rounds_steps = rounds_both && !(has_few && Simd().multiplies_matrices());
+}
+
+bool MultipliesInPlace(const RnnProblem& problem) {
+  constexpr int64_t kFewRows = 16;
+  return problem.max_time * problem.batch_size <= kFewRows &&
+         HalfTypeOf(problem.dtype) == nullptr;
+}
+
+WeightsForm FormOfWeights(const RnnProblem& problem, int64_t num_strands,
+                          bool is_backward) {
+  if (!is_backward && MultipliesInPlace(problem)) return WeightsForm::kInPlace;
+  // Packing for all products does not pay if there are only two.
+  return problem.max_time * num_strands <= 2 ? WeightsForm::kUnpacked
+                                             : WeightsForm::kPacked;
+}
 
 template <typename T>
 RightMatrix<T> CpuWeights::PackMatrix(int64_t depth, int64_t cols,
                                       bool bfloat16, Stored<T> numbers,
-                                      bool transposed, WeightsForm form,
-                                      Arena* arena, Schedule* schedule) const {
+                                      bool transposed, Arena* arena,
+                                      Schedule* schedule) const {
   const typename RightMatrix<T>::Source source = {
       {numbers, transposed ? depth : cols}, transposed};
-  switch (form) {
+  switch (form_) {
     case WeightsForm::kInPlace:
       return RightMatrix<T>(depth, cols, numbers.InPlace());
     case WeightsForm::kUnpacked:
@@ -27,8 +51,7 @@ RightMatrix<T> CpuWeights::PackMatrix(int64_t depth, int64_t cols,
 
 template <typename T>
 CpuForwardWeights<T> CpuWeights::PackForward(int64_t pseudo_layer,
-                                             Stored<T> params, WeightsForm form,
-                                             Arena* arena,
+                                             Stored<T> params, Arena* arena,
                                              Schedule* schedule) const {
   const RnnSpec& spec = problem_.spec;
   const CellKind& cell = spec.kind();
@@ -38,21 +61,21 @@ CpuForwardWeights<T> CpuWeights::PackForward(int64_t pseudo_layer,
   const auto pack = [&](int64_t depth, int64_t cols, bool bfloat16,
                         int64_t offset) {
     return PackMatrix(depth, cols, bfloat16, params.From(offset),
-                      /*transposed=*/true, form, arena, schedule);
+                      /*transposed=*/true, arena, schedule);
   };
   CpuForwardWeights<T> weights;
   if (offsets.input_weights >= 0) {
     weights.input = pack(spec.layer_input_size(pseudo_layer / spec.num_dirs()),
-                         gates, MultipliesBfloat16(), offsets.input_weights);
+                         gates, precision_.rounds_both, offsets.input_weights);
   }
   for (int64_t gate = 0; gate < cell.num_gates; ++gate) {
     weights.recurrent[gate] =
-        pack(out, units, StepsMultiplyBfloat16(),
+        pack(out, units, precision_.rounds_step_weights,
              offsets.recurrent_weights + gate * units * out);
   }
   if (spec.num_proj > 0) {
     weights.projection =
-        pack(units, out, StepsMultiplyBfloat16(), offsets.projection);
+        pack(units, out, precision_.rounds_step_weights, offsets.projection);
   }
   weights.bias = arena->Take<T>(gates);
   weights.candidate_bias = arena->Take<T>(units);
@@ -80,12 +103,11 @@ CpuForwardWeights<T> CpuWeights::PackForward(int64_t pseudo_layer,
   return weights;
 }
 
-#define CRNN_INSTANTIATE(T)                                                    \
-  template RightMatrix<T> CpuWeights::PackMatrix(                              \
-      int64_t, int64_t, bool, Stored<T>, bool, WeightsForm, Arena*, Schedule*) \
-      const;                                                                   \
-  template CpuForwardWeights<T> CpuWeights::PackForward(                       \
-      int64_t, Stored<T>, WeightsForm, Arena*, Schedule*) const
+#define CRNN_INSTANTIATE(T)                                              \
+  template RightMatrix<T> CpuWeights::PackMatrix(                        \
+      int64_t, int64_t, bool, Stored<T>, bool, Arena*, Schedule*) const; \
+  template CpuForwardWeights<T> CpuWeights::PackForward(                 \
+      int64_t, Stored<T>, Arena*, Schedule*) const
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);
 #undef CRNN_INSTANTIATE

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "kernels/arena.h"
-#include "kernels/cpu/packed_rows.h"
 #include "kernels/cpu/right_matrix.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/schedule.h"
@@ -27,53 +26,53 @@ struct CpuForwardWeights {
   T* vectors = nullptr;  // [num_vectors, H]
 };
 
-// With no more rows than these, packing or rounding weights takes longer than
-// multiplying by them.
-constexpr int64_t kFewRows = 16;
+// Which factors of a problem's products are rounded to bfloat16. None are
+// unless the data are of that type.
+struct Precision {
+  explicit Precision(const RnnProblem& problem);
+
+  // Both factors of products over many rows: if the processor multiplies
+  // bfloat16 faster than floats.
+  bool rounds_both = false;
+  // The weights of the steps. With few sequences, a step reads each panel only
+  // once and takes as long as reading the weights, so fewer bytes pay on any
+  // processor if there are steps enough.
+  bool rounds_step_weights = false;
+  // Both factors of the steps' products. Matrix registers take as long for a
+  // few sequences as for 16, so vectors are mostly faster then. They multiply
+  // the weights by states that are not rounded.
+  bool rounds_steps = false;
+};
 
 // How products read weights: in panels that are packed once for all products,
 // in panels that each product packs for itself, or where the caller has them.
 enum class WeightsForm { kPacked, kUnpacked, kInPlace };
 
+// Returns whether a forward pass multiplies its caller's weights in place. With
+// so few rows, packing them takes longer than multiplying by them.
+bool MultipliesInPlace(const RnnProblem& problem);
+// Returns the form of the weights of a pass whose sequences are in so many
+// strands.
+WeightsForm FormOfWeights(const RnnProblem& problem, int64_t num_strands,
+                          bool is_backward);
+
 class CpuWeights {
  public:
-  // The weights of a problem, which must outlive this object, whose sequences
-  // are in so many strands.
-  CpuWeights(const RnnProblem& problem, int64_t num_strands)
-      : problem_(problem), layout_(problem.spec), num_strands_(num_strands) {}
+  // The problem must outlive this object.
+  CpuWeights(const RnnProblem& problem, WeightsForm form)
+      : problem_(problem),
+        precision_(problem),
+        layout_(problem.spec),
+        form_(form) {}
 
   const ParamLayout& layout() const { return layout_; }
-  // Returns whether products other than those of the steps round both their
-  // factors to bfloat16. They do if the data are bfloat16 and the processor
-  // multiplies these faster than floats.
-  bool MultipliesBfloat16() const {
-    return problem_.dtype == RnnDataType::kBfloat16 &&
-           Simd().multiplies_bfloat16();
-  }
-  bool HasFewSequences() const {
-    return PackedRows::MaxBlockSize(problem_.batch_size) <= 4;
-  }
-  // Returns whether the weights of the steps are packed as bfloat16. With few
-  // sequences, a step reads each panel only once and takes as long as reading
-  // the weights, so fewer bytes pay on any processor if there are steps enough.
-  bool StepsMultiplyBfloat16() const {
-    return problem_.dtype == RnnDataType::kBfloat16 &&
-           (MultipliesBfloat16() ||
-            (HasFewSequences() && problem_.max_time > 2));
-  }
-  // Returns the form of weights that are not multiplied in place. Packing them
-  // for all products does not pay if there are only two.
-  WeightsForm PackedForm() const {
-    const int64_t products = problem_.max_time * num_strands_;
-    return products <= 2 ? WeightsForm::kUnpacked : WeightsForm::kPacked;
-  }
+  const Precision& precision() const { return precision_; }
   // Returns weights, [depth, cols] or, if they are transposed, [cols, depth],
-  // in this form, and adds the work of packing to the schedule. Weights in
-  // place must be transposed.
+  // and adds the work of packing to the schedule. Weights in place must be
+  // transposed.
   template <typename T>
   RightMatrix<T> PackMatrix(int64_t depth, int64_t cols, bool bfloat16,
-                            Stored<T> numbers, bool transposed,
-                            WeightsForm form, Arena* arena,
+                            Stored<T> numbers, bool transposed, Arena* arena,
                             Schedule* schedule) const;
   // Takes memory for a pseudo-layer's weights from the arena and adds the work
   // that packs them to the schedule; the weights serve calls of any shape once
@@ -82,13 +81,13 @@ class CpuWeights {
   // but `params` must outlive them.
   template <typename T>
   CpuForwardWeights<T> PackForward(int64_t pseudo_layer, Stored<T> params,
-                                   WeightsForm form, Arena* arena,
-                                   Schedule* schedule) const;
+                                   Arena* arena, Schedule* schedule) const;
 
  private:
   const RnnProblem& problem_;
+  const Precision precision_;
   const ParamLayout layout_;
-  const int64_t num_strands_;
+  const WeightsForm form_;
 };
 
 }  // namespace cudnn_rnn_tf
