@@ -1,6 +1,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_BACKWARD_PASS_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_BACKWARD_PASS_H_
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -8,7 +9,9 @@
 
 namespace cudnn_rnn_tf {
 
-// The backward pass, whose steps cpu_backward.cc has.
+// The backward pass. It adds a layer after the other to the schedule, the last
+// one first; the groups of a layer go back through time side by side. What
+// needs the gradients of all steps follows.
 template <typename T>
 class BackwardPass : public CpuNetwork {
  public:
@@ -18,6 +21,7 @@ class BackwardPass : public CpuNetwork {
                    /*is_backward=*/true),
         buffers_(buffers) {}
 
+  // Does what ForwardPass::Add does.
   void Add(const CpuReserve<T>& reserve, Arena* arena, Schedule* schedule);
 
  private:
@@ -83,18 +87,35 @@ class BackwardPass : public CpuNetwork {
                    Schedule* schedule) const;
   void AddGroup(const Group& group, Schedule* schedule) const;
   void CopyBackprops(const Group& group, bool is_end) const;
+
+  // These are in backward_steps.cc. A Phase is what a part of a group does in a
+  // phase of a step; the parts meet after each of them.
+  using Phase = void (BackwardPass::*)(const Group&, int64_t step,
+                                       int64_t part) const;
+  // Returns the phases of a step. The second one may be null.
+  std::array<Phase, 2> Phases() const;
+  void RunStates(const Group& group, int64_t step, int64_t part) const;
+  void RunUnits(const Group& group, int64_t step, int64_t part) const;
+  void RunStatesAndUnits(const Group& group, int64_t step, int64_t part) const;
+  void RunRows(const Group& group, int64_t step, int64_t part) const;
+  void RunResets(const Group& group, int64_t step, int64_t part) const;
+
+  void ToStates(const Group& group, int64_t step, Range slice) const;
+  void AddGradientsOfStep(const Group& group, int64_t step, Range slice) const;
+  void AddGradientsOfOutputs(const Group& group, int64_t step,
+                             Range slice) const;
+  void ToUnits(const Group& group, int64_t step, Range slice) const;
+  void RunCells(const Group& group, int64_t step, int64_t r, int64_t unit,
+                int64_t n, T* work) const;
+  CellRow<T> RowOf(const Group& group, int64_t step, int64_t r,
+                   int64_t unit) const;
   // A step's gradients of a segment, in the form in which products read them.
   StoredRows<T> GradientsOf(const Group& group, int64_t step,
                             const Segment& segment) const;
-  void RunStates(const Group& group, int64_t step, Range slice) const;
-  CellRow<T> RowOf(const Group& group, int64_t step, int64_t r,
-                   int64_t unit) const;
-  void RunUnits(const Group& group, int64_t step, Range slice) const;
-  void RunCells(const Group& group, int64_t step, int64_t r, int64_t unit,
-                int64_t n, T* work) const;
-  void RunReset(const Group& group, int64_t step, Range slice) const;
+  void RoundGradients(const Group& group, int64_t step, int64_t r, int64_t col,
+                      int64_t n, const T* dz) const;
 
-  // The products over all steps, which cpu_backward_sums.cc has.
+  // The products over all steps, which backward_sums.cc has.
   void AddSums(const Layer& layer, Arena* arena, Schedule* schedule) const;
   void AddInputs(const Layer& layer, int64_t dir, Arena* arena,
                  Schedule* schedule) const;

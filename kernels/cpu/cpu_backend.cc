@@ -10,8 +10,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/cpu/cpu_network.h"
+#include "kernels/cpu/backward_pass.h"
 #include "kernels/cpu/division.h"
+#include "kernels/cpu/forward_pass.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/never_destroyed.h"
 #include "kernels/param_layout.h"
@@ -45,13 +46,13 @@ void RunPass(const RnnProblem& problem, const Buffers& buffers,
   Schedule schedule(
       is_forward ? ThreadsInForward(problem, ThisCore(problem), num_threads)
                  : num_threads);
-  std::shared_ptr<const void> pass;
+  std::conditional_t<is_forward, ForwardPass<T>, BackwardPass<T>> pass(
+      problem, rows, buffers, schedule.num_threads());
   if constexpr (is_forward) {
-    pass = AddPass<T>(problem, rows, buffers,
-                      packed == nullptr ? nullptr : packed->weights<T>(),
-                      reserve, &workspace, &schedule);
+    pass.Add(reserve, packed == nullptr ? nullptr : packed->weights<T>(),
+             &workspace, &schedule);
   } else {
-    pass = AddPass<T>(problem, rows, buffers, reserve, &workspace, &schedule);
+    pass.Add(reserve, &workspace, &schedule);
   }
   if (!workspace.only_counts()) return schedule.Run(threads);
   size_t* const size =

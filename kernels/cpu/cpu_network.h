@@ -56,23 +56,6 @@ struct CpuReserve {
   CpuReserve(const RnnProblem& problem, Arena* arena);
 };
 
-// Both add a pass to the schedule and take its workspace from the arena. They
-// return what must live until the schedule has run, as must what all arguments
-// refer to. If the arena only counts, the schedule must not run.
-//
-// If `packed` is not null, it holds the weights of all pseudo-layers, and the
-// parameters are not read.
-template <typename T>
-[[nodiscard]] std::shared_ptr<const void> AddPass(
-    const RnnProblem& problem, const PackedRows& rows,
-    const RnnForwardBuffers& buffers, const CpuForwardWeights<T>* packed,
-    const CpuReserve<T>& reserve, Arena* arena, Schedule* schedule);
-template <typename T>
-[[nodiscard]] std::shared_ptr<const void> AddPass(
-    const RnnProblem& problem, const PackedRows& rows,
-    const RnnBackwardBuffers& buffers, const CpuReserve<T>& reserve,
-    Arena* arena, Schedule* schedule);
-
 // What the passes of a network have in common: sizes, how its sequences are
 // divided into groups, weights, and masks.
 class CpuNetwork {
@@ -158,13 +141,18 @@ class CpuNetwork {
   // a step has written is still in a near cache when the next part reads it.
   static constexpr int64_t kSliceCols = 128;
   static_assert(kSliceCols >= kPackedCols<float>, "");
-  int64_t NumSlices(Range panels) const {
-    return CeilDiv(panels.last - panels.first, kSliceCols / core_.panel_cols);
-  }
-  Range Slice(Range panels, int64_t index) const {
+  // Calls body(slice) for those of a part's columns, of `cols` in all.
+  template <typename Body>
+  void ForSlices(int64_t cols, int64_t part, const Body& body,
+                 bool from_the_end = false) const {
+    const Range panels = PartPanels(cols, part);
     const int64_t size = kSliceCols / core_.panel_cols;
-    const int64_t first = panels.first + index * size;
-    return {first, std::min(first + size, panels.last)};
+    const int64_t slices = CeilDiv(panels.last - panels.first, size);
+    for (int64_t i = 0; i < slices; ++i) {
+      const int64_t first =
+          panels.first + (from_the_end ? slices - 1 - i : i) * size;
+      body(Range{first, std::min(first + size, panels.last)});
+    }
   }
   // Returns the rows of a matrix that belong to a strand's sequences at time t.
   template <typename U>
@@ -204,13 +192,8 @@ class CpuNetwork {
   bool has_recurrent_dropout() const {
     return problem_.has_recurrent_dropout();
   }
-  // A step has two phases if it has two products of which one reads the other's
-  // results, or if the cells of all units are computed together.
-  int64_t PhasesPerStep() const {
-    return spec_.num_proj > 0 || cell_.resets_before || spec_.normalizes() ? 2
-                                                                           : 1;
-  }
-  // The rows of the `active` ones whose cells a part computes, in that case.
+  // The rows of the `active` ones that a part computes all cells of, if cells
+  // normalise.
   Range PartRows(int64_t active, int64_t part) const {
     return {active * part / division_.parts,
             active * (part + 1) / division_.parts};

@@ -135,10 +135,7 @@ void BackwardPass<T>::AddSums(const Layer& layer, Arena* arena,
   });
 }
 
-#define CRNN_INSTANTIATE(T) \
-  template void BackwardPass<T>::AddSums(const Layer&, Arena*, Schedule*) const
-CRNN_INSTANTIATE(float);
-CRNN_INSTANTIATE(double);
-#undef CRNN_INSTANTIATE
+template class BackwardPass<float>;
+template class BackwardPass<double>;
 
 }  // namespace cudnn_rnn_tf

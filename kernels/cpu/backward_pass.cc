@@ -1,0 +1,221 @@
+#include "kernels/cpu/backward_pass.h"
+
+#include <algorithm>
+
+namespace cudnn_rnn_tf {
+
+template <typename T>
+void BackwardPass<T>::Add(const CpuReserve<T>& reserve, Arena* arena,
+                          Schedule* schedule) {
+  const int64_t max_rows = problem_.max_time * batch_;
+  // The gradient of a layer's input is that of the output of the layer below.
+  // Two arrays hold these gradients by turns.
+  T* between[2] = {};
+  for (int64_t i = 0; i < std::min<int64_t>(2, spec_.num_layers - 1); ++i) {
+    between[i] = arena->Take<T>(max_rows * layer_out_);
+  }
+  T* const dropped = problem_.has_dropout_between_layers()
+                         ? arena->Take<T>(max_rows * layer_out_)
+                         : nullptr;
+  for (int64_t dir = 0; dir < dirs_; ++dir) {
+    previous_rows_[dir] = rows_.PreviousRows(dir);
+  }
+  const int64_t input_size = spec_.input_size;
+  const auto callers_backprop =
+      tensors_.Sequences<T>(buffers_.input_backprop, input_size);
+  StoredRows<T> output_backprop =
+      tensors_.Sequences<T>(buffers_.output_backprop, layer_out_);
+  for (int64_t index = spec_.num_layers - 1; index >= 0; --index) {
+    const Arena::Scope scope(arena);
+    Layer& layer = *layers_.emplace_back(std::make_unique<Layer>());
+    layer.index = index;
+    LayOut(reserve, arena, &layer);
+    layer.output_backprop = output_backprop;
+    if (index > 0) {
+      layer.input = {{reserve.outputs[index - 1]}, layer_out_};
+      layer.input_backprop = {between[(index - 1) % 2], layer_out_};
+    } else {
+      layer.input = tensors_.Sequences<T>(buffers_.input, input_size);
+      layer.input_backprop =
+          callers_backprop.in_place() || !problem_.has_input_backprop
+              ? callers_backprop.InPlace()
+              : Rows<T>{arena->Take<T>(max_rows * input_size), input_size};
+    }
+    if (masks_.DropsInput(index)) {
+      masks_.DropInput(index, layer.input.numbers.InPlace(), dropped, schedule);
+      layer.input = {{dropped}, layer_out_};
+    }
+    {
+      // Only the steps need the packed weights, so the scope gives their memory
+      // back to the products that come after the steps.
+      const Arena::Scope steps_scope(arena);
+      schedule->AddTogether([&] {
+        for (PseudoLayer& pseudo_layer : layer.pseudo_layers) {
+          PackWeights(arena, &pseudo_layer, schedule);
+        }
+      });
+    }
+    AddGroups(
+        layer.groups, division_.parts,
+        [this](const Group& group, Schedule* schedule) {
+          AddGroup(group, schedule);
+        },
+        schedule);
+    if (rows_.num_rows() > 0) AddSums(layer, arena, schedule);
+    if (index > 0) output_backprop = {{between[(index - 1) % 2]}, layer_out_};
+  }
+  if (problem_.has_input_backprop) {
+    tensors_.FillPadding(buffers_.input_backprop, input_size, schedule);
+  }
+  if (rows_.num_rows() > 0) return;
+  schedule->AddRanges(weights_.layout().size(), kSliceCols,
+                      [this](int64_t first, int64_t last) {
+                        const std::vector<T> zeros(last - first);
+                        params_backprop().From(first).Write(last - first,
+                                                            zeros.data());
+                      });
+}
+
+template <typename T>
+void BackwardPass<T>::LayOut(const CpuReserve<T>& reserve, Arena* arena,
+                             Layer* layer) const {
+  const int64_t max_rows = problem_.max_time * batch_;
+  layer->output = reserve.outputs[layer->index];
+  for (int64_t dir = 0; dir < dirs_; ++dir) {
+    PseudoLayer& pseudo_layer = layer->pseudo_layers.emplace_back();
+    pseudo_layer.index = layer->index * dirs_ + dir;
+    pseudo_layer.offsets = weights_.layout().pseudo_layer(pseudo_layer.index);
+    const auto& kept = pseudo_layer.kept =
+        reserve.pseudo_layers[pseudo_layer.index];
+    const int64_t joint = cell_.joint_gates * units_;
+    const int64_t rows = has_recurrent_dropout() ? units_ : joint;
+    const Rows<const T> h = {layer->output + dir * out_, layer_out_,
+                             previous_rows_[dir].data()};
+    auto& segments = pseudo_layer.segments;
+    for (int64_t first = 0; first < joint; first += rows) {
+      segments.push_back({{kept.gates + first, gates_}, first, rows, h, {}});
+    }
+    const Rows<T> candidate = {kept.candidate, units_};
+    if (cell_.resets_before) {
+      segments.push_back(
+          {{kept.gates + joint, gates_}, joint, units_, candidate, {}});
+    } else if (cell_.splits_gate()) {
+      segments.push_back({candidate, joint, units_, h, {}});
+    }
+    if (has_recurrent_dropout()) {
+      const int64_t stride = cell_.num_gates * out_;
+      pseudo_layer.masked = arena->Take<T>(max_rows * stride);
+      for (int64_t gate = 0; gate < cell_.gates_of_h; ++gate) {
+        segments[gate].h = {pseudo_layer.masked + gate * out_, stride};
+      }
+    }
+    pseudo_layer.vector_sums =
+        arena->Take<T>(batch_ * cell_.num_vectors * units_);
+    if (spec_.num_proj > 0) {
+      pseudo_layer.projected_backprop = arena->Take<T>(max_rows * out_);
+      pseudo_layer.unprojected = arena->Take<T>(max_rows * units_);
+    }
+  }
+  if (precision_.rounds_steps)
+    layer->dz_stride = RowStride(gates_ + PaddedDepth(1));
+  for (int64_t i = 0; i < num_groups(); ++i) {
+    Group& group = layer->groups.emplace_back();
+    static_cast<CpuNetwork::Group&>(group) = this->group(i);
+    group.layer = layer;
+    group.pseudo_layer = &layer->pseudo_layers[group.dir];
+    group.dh = arena->Take<T>(strand_size_ * h_stride_);
+    if (cell_.has_c) group.dc = arena->Take<T>(strand_size_ * units_);
+    group.zones = TakeZones<T>(arena);
+    if (spec_.normalizes()) {
+      group.norms =
+          arena->Take<T>(division_.parts * (cell_.num_norms + 1) * units_);
+    }
+    if (spec_.num_proj > 0) group.dy = arena->Take<T>(strand_size_ * units_);
+    if (has_recurrent_dropout()) group.masks = TakeMasks<T>(arena);
+    if (has_recurrent_dropout() || cell_.resets_before) {
+      group.read_backprop = arena->Take<T>(strand_size_ * h_stride_);
+    }
+    for (int i = 0; precision_.rounds_steps && i < 2; ++i) {
+      group.rounded_dz[i] =
+          arena->Take<uint16_t>(PaddedRows(strand_size_) * layer->dz_stride);
+    }
+  }
+}
+
+template <typename T>
+void BackwardPass<T>::PackWeights(Arena* arena, PseudoLayer* pseudo_layer,
+                                  Schedule* schedule) const {
+  const auto params = tensors_.Numbers<T>(buffers_.params);
+  const ParamLayout::PseudoLayer& offsets = pseudo_layer->offsets;
+  const auto pack = [&](int64_t depth, int64_t cols, int64_t offset) {
+    return weights_.PackMatrix(depth, cols, precision_.rounds_step_weights,
+                               params.From(offset),
+                               /*transposed=*/false, arena, schedule);
+  };
+  for (Segment& segment : pseudo_layer->segments) {
+    segment.weights = pack(segment.rows, out_,
+                           offsets.recurrent_weights + segment.first * out_);
+  }
+  if (spec_.num_proj > 0) {
+    pseudo_layer->projection = pack(out_, units_, offsets.projection);
+  }
+  if (offsets.vectors < 0) return;
+  const int64_t numbers = cell_.num_vectors * units_;
+  T* const vectors = pseudo_layer->vectors = arena->Take<T>(numbers);
+  schedule->Add(1, 1,
+                [=, from = params.From(offsets.vectors)](int64_t, int64_t) {
+                  from.Copy(numbers, vectors);
+                });
+}
+
+template <typename T>
+void BackwardPass<T>::AddGroup(const Group& group, Schedule* schedule) const {
+  const std::array<Phase, 2> phases = Phases();
+  const int64_t phases_per_step = phases[1] == nullptr ? 1 : 2;
+  schedule->Add(1, 1, [this, &group](int64_t, int64_t) {
+    if (has_recurrent_dropout()) {
+      DrawMasks(group.layer->index, group, group.masks);
+    }
+    CopyBackprops(group, /*is_end=*/false);
+  });
+  // There is one more phase after the last step, which takes its gradients back
+  // to the initial states.
+  schedule->Add(group.strand->longest * phases_per_step + 1, division_.parts,
+                [=, &group](int64_t phase, int64_t part) {
+                  (this->*phases[phase % phases_per_step])(
+                      group, phase / phases_per_step, part);
+                });
+  schedule->Add(1, 1, [this, &group](int64_t, int64_t) {
+    CopyBackprops(group, /*is_end=*/true);
+  });
+}
+
+// Copies the gradients of states, from the caller's to those of the steps or
+// back.
+template <typename T>
+void BackwardPass<T>::CopyBackprops(const Group& group, bool is_end) const {
+  const auto from_h = tensors_.States<T>(buffers_.output_h_backprop, out_);
+  const auto from_c = tensors_.States<T>(buffers_.output_c_backprop, units_);
+  const auto to_h = tensors_.States<T>(buffers_.input_h_backprop, out_);
+  const auto to_c = tensors_.States<T>(buffers_.input_c_backprop, units_);
+  ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
+    state += group.layer->index * dirs_ * batch_;
+    T* const dh = group.dh + r * h_stride_;
+    T* const dc = cell_.has_c ? group.dc + r * units_ : nullptr;
+    if (is_end) {
+      to_h[state].Write(out_, dh);
+      if (cell_.has_c) to_c[state].Write(units_, dc);
+      return;
+    }
+    from_h[state].Copy(out_, dh);
+    if (cell_.has_c) from_c[state].Copy(units_, dc);
+    const int64_t numbers = cell_.num_vectors * units_;
+    std::fill_n(group.pseudo_layer->vector_sums + position * numbers, numbers,
+                T(0));
+  });
+}
+
+template class BackwardPass<float>;
+template class BackwardPass<double>;
+
+}  // namespace cudnn_rnn_tf

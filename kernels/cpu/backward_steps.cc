@@ -1,0 +1,285 @@
+// The steps of the backward pass.
+#include <algorithm>
+
+#include "kernels/cpu/backward_pass.h"
+
+namespace cudnn_rnn_tf {
+
+template <typename T>
+auto BackwardPass<T>::Phases() const -> std::array<Phase, 2> {
+  using Pass = BackwardPass;
+  if (spec_.normalizes()) return {&Pass::RunStates, &Pass::RunRows};
+  if (cell_.resets_before) return {&Pass::RunStatesAndUnits, &Pass::RunResets};
+  if (spec_.num_proj > 0) return {&Pass::RunStates, &Pass::RunUnits};
+  return {&Pass::RunStatesAndUnits, nullptr};
+}
+
+template <typename T>
+void BackwardPass<T>::RunStates(const Group& group, int64_t step,
+                                int64_t part) const {
+  ForSlices(out_, part, [&](Range slice) { ToStates(group, step, slice); });
+}
+template <typename T>
+void BackwardPass<T>::RunUnits(const Group& group, int64_t step,
+                               int64_t part) const {
+  ForSlices(units_, part, [&](Range slice) { ToUnits(group, step, slice); });
+}
+template <typename T>
+void BackwardPass<T>::RunStatesAndUnits(const Group& group, int64_t step,
+                                        int64_t part) const {
+  ForSlices(units_, part, [&](Range slice) {
+    ToStates(group, step, slice);
+    ToUnits(group, step, slice);
+  });
+}
+
+// Computes the cells of some sequences, if they normalise.
+template <typename T>
+void BackwardPass<T>::RunRows(const Group& group, int64_t step,
+                              int64_t part) const {
+  const Range rows = PartRows(group.strand->Active(group.TimeBack(step)), part);
+  T* const work = group.norms + part * (cell_.num_norms + 1) * units_;
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    RunCells(group, step, r, /*unit=*/0, units_, work);
+  }
+}
+
+// Computes the gradients of reset gates that act before the product, from those
+// of all candidates.
+template <typename T>
+void BackwardPass<T>::RunResets(const Group& group, int64_t step,
+                                int64_t part) const {
+  const Segment& candidate = group.pseudo_layer->segments.back();
+  ForSlices(units_, part, [&](Range slice) {
+    const auto [unit, n] = ColumnsOf(slice, units_);
+    Product<T> product = StepProduct<T>();
+    product.rows = group.strand->Active(group.TimeBack(step));
+    product.a = GradientsOf(group, step, candidate);
+    product.b = candidate.weights;
+    product.c = {group.read_backprop, h_stride_};
+    product.RunPanels(slice.first, slice.last);
+    for (int64_t r = 0; r < product.rows; ++r) {
+      const CellRow<T> at = RowOf(group, step, r, unit);
+      const int64_t begin = r * h_stride_ + unit;
+      T* const through = group.read_backprop + begin;
+      if (has_recurrent_dropout()) {
+        const T* const mask = OfGate(group.masks, cell_.joint_gates) + begin;
+        for (int64_t j = 0; j < n; ++j) through[j] *= mask[j];
+      }
+      CellSteps<T>().reset_backward(n, at, through);
+      if (precision_.rounds_steps) {
+        RoundGradients(group, step, r, unit, n, at.gates);
+      }
+    }
+  });
+}
+
+// Takes the gradients of the step that was taken before (a later one in the
+// direction's time) back to a slice of the states, and adds those of this
+// step's outputs. It needs all panels of the step that was taken before.
+template <typename T>
+void BackwardPass<T>::ToStates(const Group& group, int64_t step,
+                               Range slice) const {
+  if (step > 0) AddGradientsOfStep(group, step - 1, slice);
+  if (step < group.strand->longest) AddGradientsOfOutputs(group, step, slice);
+}
+
+template <typename T>
+void BackwardPass<T>::AddGradientsOfStep(const Group& group, int64_t step,
+                                         Range slice) const {
+  const Strand& strand = *group.strand;
+  const auto [first, n] = ColumnsOf(slice, out_);
+  const int64_t t = group.TimeBack(step);
+  T* const dh = group.dh;
+  Product<T> product = StepProduct<T>();
+  product.rows = strand.Active(t);
+  product.c = {dh, h_stride_};
+  // Of a cell that reads h, dh already holds what passes no gate, to which the
+  // products are added.
+  bool is_there = spec_.reads_h();
+  for (const auto& segment : group.pseudo_layer->segments) {
+    if (segment.first >= cell_.gates_of_h * units_) break;
+    product.a = GradientsOf(group, step, segment);
+    product.b = segment.weights;
+    if (!has_recurrent_dropout()) {
+      if (is_there) product.init = {dh, h_stride_};
+      product.RunPanels(slice.first, slice.last);
+    } else {
+      product.c = {group.read_backprop, h_stride_};
+      product.RunPanels(slice.first, slice.last);
+      const T* const masks = OfGate(group.masks, segment.first / units_);
+      for (int64_t r = 0; r < product.rows; ++r) {
+        const int64_t begin = r * h_stride_ + first;
+        for (int64_t j = begin; j < begin + n; ++j) {
+          const T through = group.read_backprop[j] * masks[j];
+          dh[j] = is_there ? dh[j] + through : through;
+        }
+      }
+    }
+    is_there = true;
+  }
+  for (int64_t r = 0; r < product.rows; ++r) {
+    if (!rows_.StartsAnew(strand.Position(r), t, group.dir)) continue;
+    std::fill_n(dh + r * h_stride_ + first, n, T(0));
+  }
+}
+
+template <typename T>
+void BackwardPass<T>::AddGradientsOfOutputs(const Group& group, int64_t step,
+                                            Range slice) const {
+  const Strand& strand = *group.strand;
+  const Columns cols = ColumnsOf(slice, out_);
+  const int64_t first = cols.first, n = cols.count;
+  const int64_t t = group.TimeBack(step), next_t = group.TimeBack(step + 1);
+  T converted[kSliceCols];
+  const auto output_backprop = [&](int64_t row) {
+    return group.layer->output_backprop[row].From(group.dir * out_ + first);
+  };
+  for (int64_t r = 0; r < strand.Active(t); ++r) {
+    const int64_t row = strand.Row(t, r);
+    if (r < strand.Active(next_t)) {
+      output_backprop(strand.Row(next_t, r)).Prefetch(n);
+    }
+    const T* const from = output_backprop(row).Read(n, converted);
+    T* const to = group.dh + r * h_stride_ + first;
+    for (int64_t j = 0; j < n; ++j) to[j] += from[j];
+    if (spec_.num_proj > 0) {
+      std::copy_n(to, n,
+                  group.pseudo_layer->projected_backprop + row * out_ + first);
+    }
+    if (!has_recurrent_dropout()) continue;
+    const T* const h = group.layer->output +
+                       rows_.PreviousRow(strand, t, r, group.dir) * layer_out_ +
+                       group.dir * out_ + first;
+    for (int64_t gate = 0; gate < cell_.gates_of_h; ++gate) {
+      const T* const mask = OfGate(group.masks, gate) + r * h_stride_ + first;
+      T* const masked = group.pseudo_layer->masked +
+                        (row * cell_.num_gates + gate) * out_ + first;
+      for (int64_t j = 0; j < n; ++j) masked[j] = h[j] * mask[j];
+    }
+  }
+}
+
+// Computes the gradients of preactivations from those of the outputs, for a
+// slice of the units, except that of a reset gate which acts before the
+// product.
+template <typename T>
+void BackwardPass<T>::ToUnits(const Group& group, int64_t step,
+                              Range slice) const {
+  const Strand& strand = *group.strand;
+  if (step == strand.longest) return;
+  const int64_t t = group.TimeBack(step);
+  const int64_t active = strand.Active(t);
+  const auto [unit, n] = ColumnsOf(slice, units_);
+  if (spec_.num_proj > 0) {
+    Product<T> product = StepProduct<T>();
+    product.rows = active;
+    product.a =
+        StepRows(group.pseudo_layer->projected_backprop, out_, strand, t);
+    product.b = group.pseudo_layer->projection;
+    product.c = {group.dy, units_};
+    product.RunPanels(slice.first, slice.last);
+  }
+  for (int64_t r = 0; r < active; ++r) {
+    RunCells(group, step, r, unit, n, /*work=*/nullptr);
+  }
+}
+
+// Computes the gradients of n cells of a sequence in a step. If products read
+// bfloat16, they are rounded.
+template <typename T>
+void BackwardPass<T>::RunCells(const Group& group, int64_t step, int64_t r,
+                               int64_t unit, int64_t n, T* work) const {
+  const int64_t t = group.TimeBack(step), row = group.strand->Row(t, r);
+  CellRow<T> at = RowOf(group, step, r, unit);
+  at.work = work;
+  if (spec_.num_proj > 0) {
+    at.dh = group.dy + r * units_ + unit;
+    at.h = group.pseudo_layer->unprojected + row * units_ + unit;
+  }
+  // The gradients that a step's c has from the caller.
+  T converted[kSliceCols];
+  const int64_t callers = has_cell_sequences(group.layer->index) ? n : 0;
+  for (int64_t first = 0; first < callers; first += kSliceCols) {
+    const int64_t count = std::min(kSliceCols, n - first);
+    const T* const from =
+        tensors_
+            .Sequences<T>(buffers_.cell_sequences_backprop, dirs_ * units_)[row]
+            .From(group.dir * units_ + unit + first)
+            .Read(count, converted);
+    for (int64_t j = 0; j < count; ++j) at.dc[first + j] += from[j];
+  }
+  masks_.SetZones(group.pseudo_layer->index, row, unit, n, at.zones);
+  CellSteps<T>().backward(n, at);
+  // Nothing passes to the step before from one that starts anew.
+  if (cell_.has_c &&
+      rows_.StartsAnew(group.strand->Position(r), t, group.dir)) {
+    std::fill_n(at.dc, n, T(0));
+  }
+  if (!precision_.rounds_steps) return;
+  for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
+    const bool is_split = cell_.splits_gate() && gate >= cell_.joint_gates;
+    RoundGradients(group, step, r, gate * units_ + unit, n,
+                   is_split ? at.last_slot : at.gates + gate * units_);
+  }
+  // The last segment's padding is shorter than that of one number.
+  if (unit + n == units_) {
+    static constexpr T kZeros[kSliceCols] = {};
+    RoundGradients(group, step, r, gates_, PaddedDepth(1), kZeros);
+  }
+}
+
+// Returns what a sequence's units from `unit` on read and write in a step.
+template <typename T>
+CellRow<T> BackwardPass<T>::RowOf(const Group& group, int64_t step, int64_t r,
+                                  int64_t unit) const {
+  const Strand& strand = *group.strand;
+  const int64_t t = group.TimeBack(step);
+  const auto& kept = group.pseudo_layer->kept;
+  const int64_t of_row = strand.Row(t, r) * units_ + unit;
+  const int64_t previous = rows_.PreviousRow(strand, t, r, group.dir);
+  CellRow<T> row = EmptyRow<T>();
+  row.gates = kept.gates + strand.Row(t, r) * gates_ + unit;
+  row.h_before =
+      group.layer->output + previous * layer_out_ + group.dir * out_ + unit;
+  if (cell_.num_vectors > 0) {
+    row.vectors = group.pseudo_layer->vectors + unit;
+    row.vector_sums = group.pseudo_layer->vector_sums + unit +
+                      strand.Position(r) * cell_.num_vectors * units_;
+  }
+  if (spec_.has_zoneout()) row.zones = group.zones + r * 2 * units_ + unit;
+  row.dh = group.dh + r * h_stride_ + unit;
+  if (cell_.num_slots > cell_.num_gates)
+    row.last_slot = kept.candidate + of_row;
+  if (cell_.has_c) {
+    row.c = kept.cell + of_row;
+    row.c_before = kept.cell + previous * units_ + unit;
+    row.dc = group.dc + r * units_ + unit;
+  }
+  return row;
+}
+
+template <typename T>
+StoredRows<T> BackwardPass<T>::GradientsOf(const Group& group, int64_t step,
+                                           const Segment& segment) const {
+  if (precision_.rounds_steps) {
+    return {{group.rounded_dz[step % 2] + segment.first, &Simd().bfloat16},
+            group.layer->dz_stride};
+  }
+  return StepRows(segment.dz.data, segment.dz.stride, *group.strand,
+                  group.TimeBack(step));
+}
+
+template <typename T>
+void BackwardPass<T>::RoundGradients(const Group& group, int64_t step,
+                                     int64_t r, int64_t col, int64_t n,
+                                     const T* dz) const {
+  uint16_t* const to = group.rounded_dz[step % 2];
+  Destination<T>{to, &Simd().bfloat16, r * group.layer->dz_stride + col}.Write(
+      n, dz);
+}
+
+template class BackwardPass<float>;
+template class BackwardPass<double>;
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,245 @@
+// The steps of the forward pass.
+#include <algorithm>
+
+#include "kernels/cpu/forward_pass.h"
+
+namespace cudnn_rnn_tf {
+
+template <typename T>
+auto ForwardPass<T>::Phases() const -> std::array<Phase, 2> {
+  using Pass = ForwardPass;
+  if (spec_.normalizes()) return {&Pass::RunSums, &Pass::RunRows};
+  if (cell_.resets_before) return {&Pass::RunResets, &Pass::RunCandidates};
+  if (spec_.num_proj > 0) return {&Pass::RunUnits, &Pass::RunProjection};
+  return {&Pass::RunUnits, nullptr};
+}
+
+// The gates of the steps from chunk_step on already hold the products with the
+// inputs.
+template <typename T>
+auto ForwardPass<T>::StepOf(const Group& group, int64_t chunk_step,
+                            int64_t number) const -> Step {
+  const Strand& strand = *group.strand;
+  const int64_t t = group.Time(number);
+  Step step = {number, t, strand.Active(t), {}, {group.candidate, units_}};
+  if (problem_.is_training) {
+    step.gates = StepRows(group.kept.gates, gates_, strand, t);
+    step.candidate = StepRows(group.kept.candidate, units_, strand, t);
+    return step;
+  }
+  const int64_t chunk_end = chunk_step + chunk_steps_;
+  const int64_t chunk_time =
+      group.dir == 0 ? chunk_step
+                     : std::max<int64_t>(0, strand.longest - chunk_end);
+  step.gates = Rows<T>{group.gates, gates_}.From(strand.first[t] -
+                                                 strand.first[chunk_time]);
+  return step;
+}
+
+// Returns the states before a step as a gate's product reads them.
+template <typename T>
+StoredRows<T> ForwardPass<T>::StatesOf(const Group& group, int64_t step,
+                                       int64_t gate) const {
+  const int64_t parity = step % 2;
+  if (has_recurrent_dropout()) {
+    return {{OfGate(group.masked[parity], gate)}, h_stride_};
+  }
+  if (precision_.rounds_steps) {
+    return {{group.rounded[parity], &Simd().bfloat16}, h_stride_};
+  }
+  return {{group.h[parity]}, h_stride_};
+}
+
+// Brings n numbers of a sequence's state before a step into that form.
+template <typename T>
+void ForwardPass<T>::PrepareStates(const Group& group, int64_t step, int64_t r,
+                                   int64_t first, int64_t n) const {
+  const int64_t parity = step % 2, begin = r * h_stride_ + first;
+  const T* const h = group.h[parity] + begin;
+  if (has_recurrent_dropout()) {
+    for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
+      const T* const mask = OfGate(group.masks, gate) + begin;
+      T* const to = OfGate(group.masked[parity], gate) + begin;
+      for (int64_t j = 0; j < n; ++j) to[j] = h[j] * mask[j];
+    }
+  } else if (precision_.rounds_steps) {
+    uint16_t* const to = group.rounded[parity] + begin;
+    Destination<T>{to, &Simd().bfloat16}.Write(n, h);
+    if (first + n == out_) std::fill_n(to + n, PaddedDepth(out_) - out_, 0);
+  }
+}
+
+// Writes n numbers of a sequence's h after a step to all places that outputs go
+// to, and prepares what the next step reads of them.
+template <typename T>
+void ForwardPass<T>::FinishStates(const Group& group, const Step& step,
+                                  int64_t r, int64_t first, int64_t n) const {
+  const int64_t next = step.number + 1;
+  T* const h = group.h[next % 2] + r * h_stride_ + first;
+  const int64_t row = group.strand->Row(step.time, r);
+  for (int i = 0; i < group.layer->num_outputs; ++i) {
+    group.layer->outputs[i][row].From(group.dir * out_ + first).Write(n, h);
+  }
+  if (rows_.StartsAnew(group.strand->Position(r), group.Time(next),
+                       group.dir)) {
+    std::fill_n(h, n, T(0));
+  }
+  PrepareStates(group, next, r, first, n);
+}
+
+// Adds the products with h to the gates of a part's units, and calls body(r,
+// unit, n) with units of each sequence whose gates are complete.
+template <typename T>
+template <typename Body>
+void ForwardPass<T>::ForUnits(const Group& group, const Step& step,
+                              int64_t part, const Body& body) const {
+  // Steps read the weights forwards and backwards by turns. If no cache holds
+  // all of them, those that one step read last are still there when the next
+  // step begins.
+  const bool from_the_end = step.number % 2 == 1;
+  ForSlices(
+      units_, part,
+      [&](Range slice) {
+        Product<T> product = StepProduct<T>();
+        product.rows = step.active;
+        for (int64_t j = 0; j < cell_.gates_of_h; ++j) {
+          const int64_t gate = from_the_end ? cell_.gates_of_h - 1 - j : j;
+          product.a = StatesOf(group, step.number, gate);
+          product.b = group.weights().recurrent[gate];
+          if (gate >= cell_.joint_gates) {
+            product.c = step.candidate;
+            product.init = {};
+          } else {
+            product.c = step.gates.From(0, gate * units_);
+            product.init = product.c;
+          }
+          product.RunPanels(slice.first, slice.last);
+        }
+        const auto [unit, n] = ColumnsOf(slice, units_);
+        for (int64_t r = 0; r < step.active; ++r) body(r, unit, n);
+      },
+      from_the_end);
+}
+
+template <typename T>
+void ForwardPass<T>::RunUnits(const Group& group, const Step& step,
+                              int64_t part) const {
+  ForUnits(group, step, part, [&](int64_t r, int64_t unit, int64_t n) {
+    RunCells(group, step, r, unit, n);
+  });
+}
+
+// The phases of cells that normalise: a part computes the sums of some units,
+// and then the cells of some sequences.
+template <typename T>
+void ForwardPass<T>::RunSums(const Group& group, const Step& step,
+                             int64_t part) const {
+  ForUnits(group, step, part, [](int64_t, int64_t, int64_t) {});
+}
+template <typename T>
+void ForwardPass<T>::RunRows(const Group& group, const Step& step,
+                             int64_t part) const {
+  const Range rows = PartRows(step.active, part);
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    RunCells(group, step, r, /*unit=*/0, units_);
+  }
+}
+
+// Those of a GRU whose reset gate acts before the product: what the candidate's
+// matrix reads, and then the candidate and the cells.
+template <typename T>
+void ForwardPass<T>::RunResets(const Group& group, const Step& step,
+                               int64_t part) const {
+  ForUnits(group, step, part, [&](int64_t r, int64_t unit, int64_t n) {
+    CellRow<T> row = RowOf(group, step, r, unit);
+    if (has_recurrent_dropout()) {
+      row.h_before = OfGate(group.masked[step.number % 2], cell_.joint_gates) +
+                     r * h_stride_ + unit;
+    }
+    CellSteps<T>().reset_forward(n, row);
+  });
+}
+template <typename T>
+void ForwardPass<T>::RunCandidates(const Group& group, const Step& step,
+                                   int64_t part) const {
+  ForSlices(units_, part, [&](Range slice) {
+    Product<T> product = StepProduct<T>();
+    product.rows = step.active;
+    product.a = step.candidate;
+    product.b = group.weights().recurrent[cell_.joint_gates];
+    product.c = step.gates.From(0, cell_.joint_gates * units_);
+    product.init = product.c;
+    product.RunPanels(slice.first, slice.last);
+    const auto [unit, n] = ColumnsOf(slice, units_);
+    for (int64_t r = 0; r < step.active; ++r) {
+      RunCells(group, step, r, unit, n);
+    }
+  });
+}
+
+template <typename T>
+void ForwardPass<T>::RunProjection(const Group& group, const Step& step,
+                                   int64_t part) const {
+  ForSlices(out_, part, [&](Range slice) {
+    Product<T> product = StepProduct<T>();
+    product.rows = step.active;
+    product.a = {{group.unprojected}, units_};
+    product.b = group.weights().projection;
+    product.c = {group.h[(step.number + 1) % 2], h_stride_};
+    product.RunPanels(slice.first, slice.last);
+    const auto [first, n] = ColumnsOf(slice, out_);
+    for (int64_t r = 0; r < step.active; ++r) {
+      FinishStates(group, step, r, first, n);
+    }
+  });
+}
+
+// Returns what a sequence's units from `unit` on read and write in a step.
+template <typename T>
+CellRow<T> ForwardPass<T>::RowOf(const Group& group, const Step& step,
+                                 int64_t r, int64_t unit) const {
+  const int64_t begin = r * h_stride_ + unit, of_units = r * units_ + unit;
+  CellRow<T> row = EmptyRow<T>();
+  row.gates = step.gates[r] + unit;
+  row.h_before = group.h[step.number % 2] + begin;
+  row.h = spec_.num_proj > 0 ? group.unprojected + of_units
+                             : group.h[(step.number + 1) % 2] + begin;
+  if (cell_.num_slots > cell_.num_gates) {
+    row.last_slot = step.candidate[r] + unit;
+    row.last_bias = group.weights().candidate_bias + unit;
+  }
+  if (cell_.has_c) row.c = group.c + of_units;
+  if (spec_.has_zoneout()) row.zones = group.zones + r * 2 * units_ + unit;
+  if (cell_.num_vectors > 0) row.vectors = group.weights().vectors + unit;
+  return row;
+}
+
+// Computes n cells of a sequence in a step, and writes their results to all
+// places that these go to; those of a projection's input are not h yet.
+template <typename T>
+void ForwardPass<T>::RunCells(const Group& group, const Step& step, int64_t r,
+                              int64_t unit, int64_t n) const {
+  const Strand& strand = *group.strand;
+  const int64_t row = strand.Row(step.time, r);
+  const CellRow<T> at = RowOf(group, step, r, unit);
+  if (cell_.has_c &&
+      rows_.StartsAnew(strand.Position(r), step.time, group.dir)) {
+    std::fill_n(at.c, n, T(0));
+  }
+  masks_.SetZones(group.pseudo_layer, row, unit, n, at.zones);
+  CellSteps<T>().forward(n, at);
+  if (problem_.is_training && cell_.has_c) {
+    std::copy_n(at.c, n, group.kept.cell + row * units_ + unit);
+  }
+  if (has_cell_sequences(group.layer->index)) {
+    tensors_.Sequences<T>(buffers_.cell_sequences, dirs_ * units_)[row]
+        .From(group.dir * units_ + unit)
+        .Write(n, at.c);
+  }
+  if (spec_.num_proj == 0) FinishStates(group, step, r, unit, n);
+}
+
+template class ForwardPass<float>;
+template class ForwardPass<double>;
+
+}  // namespace cudnn_rnn_tf
