@@ -42,7 +42,7 @@ def print_digest(threads: int) -> dict[str, Any]:
         (3, 30, RnnConfig("lstm", 1, 300, 50, num_proj=150, recurrent_dropout=0.3)),
         # So few rows are multiplied by weights that are not packed.
         (3, 4, RnnConfig("lstm", 2, 300, 530, num_proj=150, **both)),
-        # With so few steps, the number of threads can decide whether weights are packed beforehand.
+        # With so few steps, packing the weights takes longer than they do.
         (24, 1, RnnConfig("lstm", 2, 330, 530, num_proj=150, **both)),
         (4, 2, RnnConfig("lstm", 1, 33, 3000)),
         (140, 5, RnnConfig("gru", 1, 70, 130)),
@@ -92,7 +92,7 @@ def large_cases() -> list[Any]:
         (12, 1, RnnConfig("gru", 1, 1030, 7), None),
         (8, 2, RnnConfig("lstm", 2, 150, 530, num_proj=70, **both), (2, 1, 0, 2) * 2),
         (5, 2, RnnConfig("gru", 1, 270, 130, recurrent_dropout=0.2), None),
-        # With so few steps, each product packs the weights for itself.
+        # Here, packing the weights takes longer than the steps do.
         (20, 2, RnnConfig("lstm", 2, 150, 530, num_proj=70, **both), (2, 1, 0, 2) * 5),
         (9, 2, RnnConfig("gru", 1, 270, 130), None),
         (17, 1, RnnConfig("rnn_tanh", 1, 270, 530), None),

@@ -148,9 +148,8 @@ void BackwardPass<T>::PackWeights(Arena* arena, PseudoLayer* pseudo_layer,
   const auto params = tensors_.Numbers<T>(buffers_.params);
   const ParamLayout::PseudoLayer& offsets = pseudo_layer->offsets;
   const auto pack = [&](int64_t depth, int64_t cols, int64_t offset) {
-    return weights_.PackMatrix(depth, cols, precision_.rounds_step_weights,
-                               params.From(offset),
-                               /*transposed=*/false, arena, schedule);
+    return RightMatrix<T>(depth, cols, precision_.rounds_step_weights,
+                          {{params.From(offset), cols}}, arena, schedule);
   };
   for (Segment& segment : pseudo_layer->segments) {
     segment.weights = pack(segment.rows, out_,

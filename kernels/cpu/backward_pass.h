@@ -17,8 +17,7 @@ class BackwardPass : public CpuNetwork {
  public:
   BackwardPass(const RnnProblem& problem, const PackedRows& rows,
                const RnnBackwardBuffers& buffers, int64_t num_threads)
-      : CpuNetwork(problem, rows, buffers.seed, num_threads,
-                   /*is_backward=*/true),
+      : CpuNetwork(problem, rows, buffers.seed, num_threads),
         buffers_(buffers) {}
 
   // Does what ForwardPass::Add does.

@@ -25,10 +25,10 @@ void BackwardPass<T>::AddInputs(const Layer& layer, int64_t dir, Arena* arena,
     // The scope gives the memory back, so the next product packs in the same
     // place.
     const Arena::Scope scope(arena);
-    product.b = weights_.PackMatrix(
-        gates_, fan_in, precision_.rounds_both,
-        tensors_.Numbers<T>(buffers_.params).From(offsets.input_weights),
-        /*transposed=*/false, arena, schedule);
+    const Stored<T> weights =
+        tensors_.Numbers<T>(buffers_.params).From(offsets.input_weights);
+    product.b = RightMatrix<T>(gates_, fan_in, precision_.rounds_both,
+                               {{weights, fan_in}}, arena, schedule);
     product.AddTo(schedule);
     return;
   }

@@ -88,14 +88,15 @@ CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
   problem.max_time = 3;
   problem.batch_size = 1;
   problem.is_training = false;
-  const CpuWeights all(problem, WeightsForm::kPacked);
+  const CpuWeights all(problem);
   Dispatch(dtype, [&](auto number) {
     using T = decltype(number);
     const Stored<T> stored = {params, HalfTypeOf(dtype)};
     const auto pack = [&](Arena arena, Schedule schedule) {
       std::vector<CpuForwardWeights<T>> weights;
       for (int64_t i = 0; i < spec.num_pseudo_layers(); ++i) {
-        weights.push_back(all.PackForward(i, stored, &arena, &schedule));
+        weights.push_back(
+            all.PackForward(i, stored, /*in_place=*/false, &arena, &schedule));
       }
       if (arena.only_counts()) memory_.Grow(arena.used());
       return weights;

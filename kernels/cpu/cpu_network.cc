@@ -37,8 +37,7 @@ CpuReserve<T>::CpuReserve(const RnnProblem& problem, Arena* arena) {
 }
 
 CpuNetwork::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
-                       const uint64_t seed[2], int64_t num_threads,
-                       bool is_backward)
+                       const uint64_t seed[2], int64_t num_threads)
     : problem_(problem),
       spec_(problem.spec),
       cell_(spec_.kind()),
@@ -48,9 +47,7 @@ CpuNetwork::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
       core_(ThisCore(problem)),
       division_(DivideGroups(problem, core_, num_threads)),
       strands_(rows.Strands(division_.strands)),
-      weights_(problem,
-               FormOfWeights(problem, static_cast<int64_t>(strands_.size()),
-                             is_backward)),
+      weights_(problem),
       batch_(problem.batch_size),
       gates_(cell_.num_gates * spec_.num_units),
       units_(spec_.num_units),

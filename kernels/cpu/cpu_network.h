@@ -63,7 +63,7 @@ class CpuNetwork {
   // `num_threads` must be that of the schedule that work is added to, since the
   // size of the working memory depends on it.
   CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
-             const uint64_t seed[2], int64_t num_threads, bool is_backward);
+             const uint64_t seed[2], int64_t num_threads);
 
  protected:
   using Strand = PackedRows::Strand;

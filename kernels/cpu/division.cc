@@ -117,17 +117,8 @@ Division DivideGroups(const RnnProblem& problem, const Core& core,
   const int64_t depth = spec.num_gates() * spec.output_size();
   Division best;
   if (num_threads == 1) return best;
-  // In training with a single step, each strand packs the weights that it
-  // reads. With more than two strands, all weights would be packed in memory
-  // first, which takes longer than the step. With few panels, however, only
-  // strands can share the work.
-  const bool packs_for_one_step = problem.is_training && problem.max_time == 1;
-  const int64_t blocks = PackedRows::NumBlocks(problem.batch_size);
-  const int64_t most_strands = packs_for_one_step && panels >= 4 && blocks <= 2
-                                   ? std::min(block, 2 / blocks)
-                                   : block;
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (int64_t strands = 1; strands <= most_strands; ++strands) {
+  for (int64_t strands = 1; strands <= block; ++strands) {
     const int64_t lanes = ThreadsInSteps(problem, {strands, 1});
     const int64_t sharing = std::min(num_threads / lanes, panels);
     for (int64_t parts = 1; parts <= std::max<int64_t>(1, sharing); ++parts) {

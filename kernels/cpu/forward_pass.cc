@@ -66,8 +66,8 @@ void ForwardPass<T>::PackWeights(Arena* arena, Layer* layer,
   const auto params = tensors_.Numbers<T>(buffers_.params);
   schedule->AddTogether([&] {
     for (int64_t dir = 0; dir < dirs_; ++dir) {
-      layer->weights[dir] =
-          weights_.PackForward(first + dir, params, arena, schedule);
+      layer->weights[dir] = weights_.PackForward(
+          first + dir, params, MultipliesInPlace(problem_), arena, schedule);
     }
   });
 }

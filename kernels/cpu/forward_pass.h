@@ -19,8 +19,7 @@ class ForwardPass : public CpuNetwork {
  public:
   ForwardPass(const RnnProblem& problem, const PackedRows& rows,
               const RnnForwardBuffers& buffers, int64_t num_threads)
-      : CpuNetwork(problem, rows, buffers.seed, num_threads,
-                   /*is_backward=*/false),
+      : CpuNetwork(problem, rows, buffers.seed, num_threads),
         buffers_(buffers) {}
 
   // Adds the pass to the schedule and takes its workspace from the arena. This

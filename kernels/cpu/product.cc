@@ -12,10 +12,9 @@ namespace {
 // threads.
 constexpr int64_t kTaskRows = 96;
 constexpr int64_t kTaskCols = 256;
-// The costs of rows and columns that a task reads, or packs.
+// The costs of rows and columns that a task reads.
 constexpr int64_t kCostOfRow = 13;
 constexpr int64_t kCostOfCol = 13;
-constexpr int64_t kCostOfPackedCol = 60;
 constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
 static_assert(kCachedRows >= kTaskRows, "");
 // A matrix register reads 16 rows at a time from an array of this size.
@@ -177,14 +176,12 @@ void Product<T>::Run(const Task& task) const {
       continue;
     }
     const auto run_tiles = [&](const auto& left) {
-      b.ForPanels(
-          start, task.first_panel, task.last_panel, [&](const Panels& panels) {
-            const int64_t col = panels.first_col;
-            RunTiles(
-                panels, left, 1, rows,
-                before.data == nullptr ? before : before.From(first_row, col),
-                c.From(first_row, col));
-          });
+      const Panels panels =
+          b.PanelsOf(start, task.first_panel, task.last_panel);
+      const int64_t col = panels.first_col;
+      RunTiles(panels, left, 1, rows,
+               before.data == nullptr ? before : before.From(first_row, col),
+               c.From(first_row, col));
     };
     const StoredRows<T> left = a.From(first_row, start);
     const bool rounds =
@@ -238,12 +235,10 @@ void Product<T>::AddTo(Schedule* schedule) const {
     return;
   }
   const int64_t panel_cols = RightMatrix<T>::PanelCols();
-  // If each task packs B, all rows had better be in one task.
-  const bool packs = b.is_packed_by_products();
-  const TaskGrid grid(rows, b.TileRows(), panels, panel_cols,
-                      {packs ? kCachedRows : kTaskRows, kTaskCols / panel_cols,
-                       kCostOfRow, packs ? kCostOfPackedCol : kCostOfCol},
-                      schedule->num_threads());
+  const TaskGrid grid(
+      rows, b.TileRows(), panels, panel_cols,
+      {kTaskRows, kTaskCols / panel_cols, kCostOfRow, kCostOfCol},
+      schedule->num_threads());
   // Neighbouring tasks share their panels, since one thread usually takes
   // several of them in turn.
   schedule->Add(

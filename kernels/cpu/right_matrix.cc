@@ -47,11 +47,26 @@ int64_t PaddedDepth(int64_t depth) {
 
 template <typename T>
 RightMatrix<T>::RightMatrix(int64_t depth, int64_t cols, bool bfloat16,
-                            Arena* arena)
+                            const Source& source, Arena* arena,
+                            Schedule* schedule)
     : depth_(depth), cols_(cols), bfloat16_(bfloat16) {
   const int64_t size = (bfloat16 ? PaddedDepth(depth) : depth) * PaddedCols();
   data_ = bfloat16 ? static_cast<void*>(arena->Take<uint16_t>(size))
                    : arena->Take<T>(size);
+  // Panels are packed in spans, so that more neighbouring numbers are read at a
+  // time. A last panel of fewer vectors is a span of its own.
+  const int64_t whole = PaddedCols() / PanelCols();
+  const int64_t span = kPackedCols<T> / PanelCols();
+  const int64_t whole_spans = CeilDiv(whole, span);
+  const int64_t spans = whole_spans + panels() - whole;
+  schedule->Add(1, CeilDiv(depth_, BlockDepth()) * spans,
+                [=, matrix = *this](int64_t, int64_t task) {
+                  const int64_t start = task / spans * matrix.BlockDepth();
+                  const int64_t first = std::min(task % spans * span, whole);
+                  const int64_t last =
+                      first < whole ? std::min(first + span, whole) : whole + 1;
+                  matrix.Pack(source, start, first, last);
+                });
 }
 
 template <typename T>
@@ -84,28 +99,15 @@ int64_t RightMatrix<T>::panels() const {
   return CeilDiv(cols_, PanelCols());
 }
 
-template <typename T>
-int64_t RightMatrix<T>::NumSpans() const {
-  return CeilDiv(WholePanels(), kPackedCols<T> / PanelCols()) + panels() -
-         WholePanels();
-}
-
-template <typename T>
-int64_t RightMatrix<T>::SpanEnd(int64_t panel) const {
-  const int64_t end = panel + kPackedCols<T> / PanelCols();
-  return std::max(panel + 1, std::min(end, WholePanels()));
-}
-
 // If the last panel has fewer columns, it holds zeros beyond them.
 template <typename T>
-void RightMatrix<T>::PackSpan(const Source& source, int64_t start,
-                              int64_t first, int64_t last, void* to) const {
-  const int64_t block = Block(start);
-  const int64_t col = first * PanelCols();
+void RightMatrix<T>::Pack(const Source& source, int64_t start, int64_t first,
+                          int64_t last) const {
+  const Panels to = PanelsOf(start, first, last);
+  const int64_t block = to.depth, col = to.first_col, cols = to.cols;
   const int64_t width = std::min(PanelCols(), PaddedCols() - col);
-  const int64_t cols = std::min(last * PanelCols(), cols_) - col;
   const ScratchArray<T> staged(bfloat16_ ? kMaxBlockDepth * kPackedCols<T> : 0);
-  T* const numbers = bfloat16_ ? staged.data() : static_cast<T*>(to);
+  T* const numbers = bfloat16_ ? staged.data() : static_cast<T*>(to.data);
   const int64_t size = block * width;
   if (cols < (last - first) * width) {
     std::fill_n(numbers + (last - first - 1) * size, size, T(0));
@@ -117,39 +119,11 @@ void RightMatrix<T>::PackSpan(const Source& source, int64_t start,
     CopyToPanels(source.rows.From(start, col), block, cols, numbers, width);
   }
   if constexpr (std::is_same_v<T, float>) {
-    const int64_t panel_bytes = PanelsAt(to, start, first, last).panel_bytes;
     for (int64_t i = 0; bfloat16_ && i < last - first; ++i) {
       RoundRowPairs(staged.data() + i * size, block, width, width,
-                    reinterpret_cast<BfloatPair*>(static_cast<char*>(to) +
-                                                  i * panel_bytes));
+                    reinterpret_cast<BfloatPair*>(static_cast<char*>(to.data) +
+                                                  i * to.panel_bytes));
     }
-  }
-}
-
-template <typename T>
-void RightMatrix<T>::Pack(const Source& source, Schedule* schedule) const {
-  const int64_t spans = NumSpans();
-  schedule->Add(1, CeilDiv(depth_, BlockDepth()) * spans,
-                [=, matrix = *this](int64_t, int64_t task) {
-                  const int64_t start = task / spans * matrix.BlockDepth();
-                  const int64_t first =
-                      std::min(task % spans * (kPackedCols<T> / PanelCols()),
-                               matrix.WholePanels());
-                  const int64_t last = matrix.SpanEnd(first);
-                  matrix.PackSpan(source, start, first, last,
-                                  matrix.PanelsOf(start, first, last).data);
-                });
-}
-
-template <typename T>
-void RightMatrix<T>::ForPanelsOfSource(
-    int64_t start, int64_t first_panel, int64_t last_panel,
-    const std::function<void(const Panels&)>& run) const {
-  const ScratchArray<T> packed(kMaxBlockDepth * kPackedCols<T>);
-  for (int64_t first = first_panel, last; first < last_panel; first = last) {
-    last = std::min(SpanEnd(first), last_panel);
-    PackSpan(source_, start, first, last, packed.data());
-    run(PanelsAt(packed.data(), start, first, last));
   }
 }
 

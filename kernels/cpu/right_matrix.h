@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 
 #include "kernels/arena.h"
 #include "kernels/cpu/rows.h"
@@ -63,14 +62,12 @@ class RightMatrix {
   };
 
   RightMatrix() = default;
-  // Takes memory for the panels from the arena. With `bfloat16`, elements are
-  // rounded to bfloat16. If the processor multiplies such numbers, products may
-  // round their other factor to bfloat16 as well.
-  RightMatrix(int64_t depth, int64_t cols, bool bfloat16, Arena* arena);
-  // Has each product pack the panels that it reads, a few at a time. This is
-  // faster if only one or two products read them, and the results are the same.
-  RightMatrix(int64_t depth, int64_t cols, bool bfloat16, Source source)
-      : depth_(depth), cols_(cols), bfloat16_(bfloat16), source_(source) {}
+  // Takes memory for the panels from the arena, and adds the work that fills
+  // them to the schedule. The source must live until the schedule has run. With
+  // `bfloat16`, elements are rounded to bfloat16. If the processor multiplies
+  // such numbers, products may round their other factor to bfloat16 as well.
+  RightMatrix(int64_t depth, int64_t cols, bool bfloat16, const Source& source,
+              Arena* arena, Schedule* schedule);
   // Has products read B's columns where they are, one after the other. Each row
   // of a product takes longer then, but nothing is packed.
   RightMatrix(int64_t depth, int64_t cols, const T* columns)
@@ -81,9 +78,6 @@ class RightMatrix {
   bool bfloat16() const { return bfloat16_; }
   // B in place, [cols, depth], if products read it there; else null.
   const T* columns() const { return columns_; }
-  bool is_packed_by_products() const {
-    return data_ == nullptr && columns_ == nullptr;
-  }
   int64_t panels() const;
   // Returns the number of columns of a panel; the last panel may have fewer.
   static int64_t PanelCols();
@@ -100,65 +94,33 @@ class RightMatrix {
     return std::min(BlockDepth(), depth_ - start);
   }
 
-  // Adds the work that fills the panels to the schedule. The source must live
-  // until the schedule has run.
-  void Pack(const Source& source, Schedule* schedule) const;
-
-  // Returns panels [first, last) of the block that begins at row `start`, which
-  // are packed.
-  Panels PanelsOf(int64_t start, int64_t first, int64_t last) const {
-    Panels panels = PanelsAt(data_, start, first, last);
-    const int64_t before =
-        start > 0 ? start * PaddedCols() * element_bytes() : 0;
-    panels.data =
-        static_cast<char*>(data_) + before + first * panels.panel_bytes;
-    return panels;
-  }
-  // Calls run(panels) for such panels, all at once or a few at a time.
-  template <typename Run>
-  void ForPanels(int64_t start, int64_t first, int64_t last,
-                 const Run& run) const {
-    if (data_ == nullptr) {
-      return ForPanelsOfSource(start, first, last, std::ref(run));
-    }
-    run(PanelsOf(start, first, last));
-  }
-
- private:
-  // Panels are packed in spans, so that more neighbouring numbers are read at a
-  // time. A last panel of fewer vectors is a span of its own. These return the
-  // number of spans and the end of the span that begins at `panel`.
-  int64_t NumSpans() const;
-  int64_t SpanEnd(int64_t panel) const;
-  int64_t WholePanels() const { return PaddedCols() / PanelCols(); }
-  // Writes the part of a span that is in the block that begins at row `start`.
-  void PackSpan(const Source& source, int64_t start, int64_t first,
-                int64_t last, void* to) const;
-  void ForPanelsOfSource(int64_t start, int64_t first_panel, int64_t last_panel,
-                         const std::function<void(const Panels&)>& run) const;
-  // The products of small steps would take long over more divisions, or more
+  // Returns panels [first, last) of the block that begins at row `start`. The
+  // products of small steps would take long over more divisions, or more
   // questions what the instruction set is.
-  Panels PanelsAt(void* data, int64_t start, int64_t first,
-                  int64_t last) const {
+  Panels PanelsOf(int64_t start, int64_t first, int64_t last) const {
     const int64_t width = PanelCols(), block = Block(start);
+    const int64_t element_bytes = bfloat16_ ? sizeof(uint16_t) : sizeof(T);
     const int64_t depth = bfloat16_ ? PaddedDepth(block) : block;
-    return {data,
-            depth * width * element_bytes(),
+    const int64_t panel_bytes = depth * width * element_bytes;
+    const int64_t before = start > 0 ? start * PaddedCols() * element_bytes : 0;
+    return {static_cast<char*>(data_) + before + first * panel_bytes,
+            panel_bytes,
             block,
             first * width,
             std::min(last * width, cols_) - first * width,
             bfloat16_};
   }
-  int64_t element_bytes() const {
-    return bfloat16_ ? sizeof(uint16_t) : sizeof(T);
-  }
+
+ private:
+  // Writes panels [first, last) of the block that begins at row `start`.
+  void Pack(const Source& source, int64_t start, int64_t first,
+            int64_t last) const;
   int64_t PaddedCols() const;
 
   int64_t depth_ = 0;
   int64_t cols_ = 0;
   bool bfloat16_ = false;
-  void* data_ = nullptr;  // The panels; null if products pack them.
-  Source source_;
+  void* data_ = nullptr;  // The panels, or null.
   const T* columns_ = nullptr;
 };
 

@@ -31,9 +31,8 @@ class ThreadScratch {
 
  private:
   // All arrays that a thread has at one time must fit into this. A product that
-  // converts its results, rounds its left factor and packs its right one has
-  // 672 KiB of them.
-  static constexpr size_t kBytes = size_t{768} << 10;
+  // widens its left factor has 384 KiB of them.
+  static constexpr size_t kBytes = size_t{512} << 10;
 
   ThreadScratch() { memory_.Grow(kBytes); }
 

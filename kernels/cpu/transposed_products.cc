@@ -177,13 +177,11 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
     // place.
     const Arena::Scope scope(arena);
     std::vector<RightMatrix<T>> packed;
-    for (const Right& right : rights_) {
-      packed.emplace_back(std::min(kPackedDepth, depth_ - first), right.cols,
-                          bfloat16_, arena);
-    }
     schedule->AddTogether([&] {
-      for (size_t i = 0; i < rights_.size(); ++i) {
-        packed[i].Pack({rights_[i].rows.From(first)}, schedule);
+      for (const Right& right : rights_) {
+        const typename RightMatrix<T>::Source source = {right.rows.From(first)};
+        packed.emplace_back(std::min(kPackedDepth, depth_ - first), right.cols,
+                            bfloat16_, source, arena, schedule);
       }
     });
     schedule->AddTogether([&] {

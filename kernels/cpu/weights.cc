@@ -21,37 +21,10 @@ bool MultipliesInPlace(const RnnProblem& problem) {
          HalfTypeOf(problem.dtype) == nullptr;
 }
 
-WeightsForm FormOfWeights(const RnnProblem& problem, int64_t num_strands,
-                          bool is_backward) {
-  if (!is_backward && MultipliesInPlace(problem)) return WeightsForm::kInPlace;
-  // Packing for all products does not pay if there are only two.
-  return problem.max_time * num_strands <= 2 ? WeightsForm::kUnpacked
-                                             : WeightsForm::kPacked;
-}
-
-template <typename T>
-RightMatrix<T> CpuWeights::PackMatrix(int64_t depth, int64_t cols,
-                                      bool bfloat16, Stored<T> numbers,
-                                      bool transposed, Arena* arena,
-                                      Schedule* schedule) const {
-  const typename RightMatrix<T>::Source source = {
-      {numbers, transposed ? depth : cols}, transposed};
-  switch (form_) {
-    case WeightsForm::kInPlace:
-      return RightMatrix<T>(depth, cols, numbers.InPlace());
-    case WeightsForm::kUnpacked:
-      return RightMatrix<T>(depth, cols, bfloat16, source);
-    case WeightsForm::kPacked:
-      break;
-  }
-  const RightMatrix<T> matrix(depth, cols, bfloat16, arena);
-  matrix.Pack(source, schedule);
-  return matrix;
-}
-
 template <typename T>
 CpuForwardWeights<T> CpuWeights::PackForward(int64_t pseudo_layer,
-                                             Stored<T> params, Arena* arena,
+                                             Stored<T> params, bool in_place,
+                                             Arena* arena,
                                              Schedule* schedule) const {
   const RnnSpec& spec = problem_.spec;
   const CellKind& cell = spec.kind();
@@ -60,8 +33,11 @@ CpuForwardWeights<T> CpuWeights::PackForward(int64_t pseudo_layer,
   const ParamLayout::PseudoLayer& offsets = layout_.pseudo_layer(pseudo_layer);
   const auto pack = [&](int64_t depth, int64_t cols, bool bfloat16,
                         int64_t offset) {
-    return PackMatrix(depth, cols, bfloat16, params.From(offset),
-                      /*transposed=*/true, arena, schedule);
+    const Stored<T> numbers = params.From(offset);
+    if (in_place) return RightMatrix<T>(depth, cols, numbers.InPlace());
+    return RightMatrix<T>(depth, cols, bfloat16,
+                          {{numbers, depth}, /*transposed=*/true}, arena,
+                          schedule);
   };
   CpuForwardWeights<T> weights;
   if (offsets.input_weights >= 0) {
@@ -103,13 +79,13 @@ CpuForwardWeights<T> CpuWeights::PackForward(int64_t pseudo_layer,
   return weights;
 }
 
-#define CRNN_INSTANTIATE(T)                                              \
-  template RightMatrix<T> CpuWeights::PackMatrix(                        \
-      int64_t, int64_t, bool, Stored<T>, bool, Arena*, Schedule*) const; \
-  template CpuForwardWeights<T> CpuWeights::PackForward(                 \
-      int64_t, Stored<T>, Arena*, Schedule*) const
-CRNN_INSTANTIATE(float);
-CRNN_INSTANTIATE(double);
-#undef CRNN_INSTANTIATE
+template CpuForwardWeights<float> CpuWeights::PackForward(int64_t,
+                                                          Stored<float>, bool,
+                                                          Arena*,
+                                                          Schedule*) const;
+template CpuForwardWeights<double> CpuWeights::PackForward(int64_t,
+                                                           Stored<double>, bool,
+                                                           Arena*,
+                                                           Schedule*) const;
 
 }  // namespace cudnn_rnn_tf

@@ -44,50 +44,32 @@ struct Precision {
   bool rounds_steps = false;
 };
 
-// How products read weights: in panels that are packed once for all products,
-// in panels that each product packs for itself, or where the caller has them.
-enum class WeightsForm { kPacked, kUnpacked, kInPlace };
-
 // Returns whether a forward pass multiplies its caller's weights in place. With
 // so few rows, packing them takes longer than multiplying by them.
 bool MultipliesInPlace(const RnnProblem& problem);
-// Returns the form of the weights of a pass whose sequences are in so many
-// strands.
-WeightsForm FormOfWeights(const RnnProblem& problem, int64_t num_strands,
-                          bool is_backward);
 
 class CpuWeights {
  public:
   // The problem must outlive this object.
-  CpuWeights(const RnnProblem& problem, WeightsForm form)
-      : problem_(problem),
-        precision_(problem),
-        layout_(problem.spec),
-        form_(form) {}
+  explicit CpuWeights(const RnnProblem& problem)
+      : problem_(problem), precision_(problem), layout_(problem.spec) {}
 
   const ParamLayout& layout() const { return layout_; }
   const Precision& precision() const { return precision_; }
-  // Returns weights, [depth, cols] or, if they are transposed, [cols, depth],
-  // and adds the work of packing to the schedule. Weights in place must be
-  // transposed.
-  template <typename T>
-  RightMatrix<T> PackMatrix(int64_t depth, int64_t cols, bool bfloat16,
-                            Stored<T> numbers, bool transposed, Arena* arena,
-                            Schedule* schedule) const;
   // Takes memory for a pseudo-layer's weights from the arena and adds the work
   // that packs them to the schedule; the weights serve calls of any shape once
   // it has run, which it must not if the arena only counts. The arena's buffer
-  // must outlive them. Forms other than kPacked need memory only for biases,
-  // but `params` must outlive them.
+  // must outlive them. Matrices in place need no memory, but `params` must
+  // outlive them.
   template <typename T>
   CpuForwardWeights<T> PackForward(int64_t pseudo_layer, Stored<T> params,
-                                   Arena* arena, Schedule* schedule) const;
+                                   bool in_place, Arena* arena,
+                                   Schedule* schedule) const;
 
  private:
   const RnnProblem& problem_;
   const Precision precision_;
   const ParamLayout layout_;
-  const WeightsForm form_;
 };
 
 }  // namespace cudnn_rnn_tf

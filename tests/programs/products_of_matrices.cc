@@ -56,7 +56,7 @@ void RunOnThisThread(Schedule* schedule) {
 // The shape of a product, and how it is computed.
 struct Case {
   int64_t rows, cols, depth;
-  bool is_double, bfloat16, rounds_a, has_rounded_a, is_packed, is_transposed;
+  bool is_double, bfloat16, rounds_a, has_rounded_a, is_transposed;
   enum { kNone, kOther, kSame } init;
 };
 
@@ -64,11 +64,11 @@ void Check(bool holds, const char* what, const Case& one) {
   if (holds) return;
   std::printf(
       "%s: %s, rows %lld, cols %lld, depth %lld, double %d, bfloat16 %d, "
-      "rounds_a %d, has_rounded_a %d, packed %d, transposed %d, init %d\n",
+      "rounds_a %d, has_rounded_a %d, transposed %d, init %d\n",
       Simd().name, what, static_cast<long long>(one.rows),
       static_cast<long long>(one.cols), static_cast<long long>(one.depth),
       one.is_double, one.bfloat16, one.rounds_a, one.has_rounded_a,
-      one.is_packed, one.is_transposed, one.init);
+      one.is_transposed, one.init);
   std::exit(1);
 }
 
@@ -94,7 +94,6 @@ void CheckProduct() {
   one.is_double = !kIsFloat;
   one.bfloat16 = kIsFloat && Draw(0, 1);
   one.rounds_a = Draw(0, 1);
-  one.is_packed = Draw(0, 1);
   one.is_transposed = Draw(0, 1);
   one.init = static_cast<decltype(Case::init)>(Draw(0, 2));
   one.has_rounded_a = one.bfloat16 && one.rounds_a &&
@@ -134,18 +133,13 @@ void CheckProduct() {
   ArenaMemory memory;
   const typename RightMatrix<T>::Source source = {
       {{b.data()}, one.is_transposed ? depth : cols}, one.is_transposed};
-  if (one.is_packed) {
-    Arena counting(nullptr);
-    RightMatrix<T>(depth, cols, one.bfloat16, &counting);
-    memory.Grow(counting.used());
-    Arena arena(memory.data());
-    product.b = RightMatrix<T>(depth, cols, one.bfloat16, &arena);
-    Schedule schedule(1);
-    product.b.Pack(source, &schedule);
-    RunOnThisThread(&schedule);
-  } else {
-    product.b = RightMatrix<T>(depth, cols, one.bfloat16, source);
-  }
+  const auto pack = [&, depth = depth, cols = cols](Arena arena,
+                                                    Schedule schedule) {
+    product.b = {depth, cols, one.bfloat16, source, &arena, &schedule};
+    if (arena.only_counts()) memory.Grow(arena.used());
+  };
+  pack(Arena(nullptr), Schedule(1));
+  pack(Arena(memory.data()), Schedule::Immediate());
 
   const auto set_sums = [&, cols = cols](std::vector<T>* sums, Product<T>* to) {
     *sums = other;
