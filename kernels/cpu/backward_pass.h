@@ -99,11 +99,12 @@ class BackwardPass : public CpuNetwork {
   void RunRows(const Group& group, int64_t step, int64_t part) const;
   void RunResets(const Group& group, int64_t step, int64_t part) const;
 
-  void ToStates(const Group& group, int64_t step, Range slice) const;
-  void AddGradientsOfStep(const Group& group, int64_t step, Range slice) const;
+  void ToStates(const Group& group, int64_t step, const Slice& slice) const;
+  void AddGradientsOfStep(const Group& group, int64_t step,
+                          const Slice& slice) const;
   void AddGradientsOfOutputs(const Group& group, int64_t step,
-                             Range slice) const;
-  void ToUnits(const Group& group, int64_t step, Range slice) const;
+                             const Slice& slice) const;
+  void ToUnits(const Group& group, int64_t step, const Slice& slice) const;
   void RunCells(const Group& group, int64_t step, int64_t r, int64_t unit,
                 int64_t n, T* work) const;
   CellRow<T> RowOf(const Group& group, int64_t step, int64_t r,

@@ -17,17 +17,19 @@ auto BackwardPass<T>::Phases() const -> std::array<Phase, 2> {
 template <typename T>
 void BackwardPass<T>::RunStates(const Group& group, int64_t step,
                                 int64_t part) const {
-  ForSlices(out_, part, [&](Range slice) { ToStates(group, step, slice); });
+  ForSlices(out_, part,
+            [&](const Slice& slice) { ToStates(group, step, slice); });
 }
 template <typename T>
 void BackwardPass<T>::RunUnits(const Group& group, int64_t step,
                                int64_t part) const {
-  ForSlices(units_, part, [&](Range slice) { ToUnits(group, step, slice); });
+  ForSlices(units_, part,
+            [&](const Slice& slice) { ToUnits(group, step, slice); });
 }
 template <typename T>
 void BackwardPass<T>::RunStatesAndUnits(const Group& group, int64_t step,
                                         int64_t part) const {
-  ForSlices(units_, part, [&](Range slice) {
+  ForSlices(units_, part, [&](const Slice& slice) {
     ToStates(group, step, slice);
     ToUnits(group, step, slice);
   });
@@ -37,11 +39,10 @@ void BackwardPass<T>::RunStatesAndUnits(const Group& group, int64_t step,
 template <typename T>
 void BackwardPass<T>::RunRows(const Group& group, int64_t step,
                               int64_t part) const {
-  const Range rows = PartRows(group.strand->Active(group.TimeBack(step)), part);
   T* const work = group.norms + part * (cell_.num_norms + 1) * units_;
-  for (int64_t r = rows.first; r < rows.last; ++r) {
+  ForRows(group.strand->Active(group.TimeBack(step)), part, [&](int64_t r) {
     RunCells(group, step, r, /*unit=*/0, units_, work);
-  }
+  });
 }
 
 // Computes the gradients of reset gates that act before the product, from those
@@ -50,15 +51,12 @@ template <typename T>
 void BackwardPass<T>::RunResets(const Group& group, int64_t step,
                                 int64_t part) const {
   const Segment& candidate = group.pseudo_layer->segments.back();
-  ForSlices(units_, part, [&](Range slice) {
-    const auto [unit, n] = ColumnsOf(slice, units_);
-    Product<T> product = StepProduct<T>();
-    product.rows = group.strand->Active(group.TimeBack(step));
-    product.a = GradientsOf(group, step, candidate);
-    product.b = candidate.weights;
-    product.c = {group.read_backprop, h_stride_};
-    product.RunPanels(slice.first, slice.last);
-    for (int64_t r = 0; r < product.rows; ++r) {
+  const int64_t active = group.strand->Active(group.TimeBack(step));
+  ForSlices(units_, part, [&](const Slice& slice) {
+    const int64_t unit = slice.first, n = slice.n;
+    Multiply<T>(slice, active, GradientsOf(group, step, candidate),
+                candidate.weights, {}, {group.read_backprop, h_stride_});
+    for (int64_t r = 0; r < active; ++r) {
       const CellRow<T> at = RowOf(group, step, r, unit);
       const int64_t begin = r * h_stride_ + unit;
       T* const through = group.read_backprop + begin;
@@ -79,57 +77,52 @@ void BackwardPass<T>::RunResets(const Group& group, int64_t step,
 // step's outputs. It needs all panels of the step that was taken before.
 template <typename T>
 void BackwardPass<T>::ToStates(const Group& group, int64_t step,
-                               Range slice) const {
+                               const Slice& slice) const {
   if (step > 0) AddGradientsOfStep(group, step - 1, slice);
   if (step < group.strand->longest) AddGradientsOfOutputs(group, step, slice);
 }
 
 template <typename T>
 void BackwardPass<T>::AddGradientsOfStep(const Group& group, int64_t step,
-                                         Range slice) const {
+                                         const Slice& slice) const {
   const Strand& strand = *group.strand;
-  const auto [first, n] = ColumnsOf(slice, out_);
-  const int64_t t = group.TimeBack(step);
-  T* const dh = group.dh;
-  Product<T> product = StepProduct<T>();
-  product.rows = strand.Active(t);
-  product.c = {dh, h_stride_};
+  const int64_t t = group.TimeBack(step), active = strand.Active(t);
+  const Rows<T> dh = {group.dh, h_stride_};
   // Of a cell that reads h, dh already holds what passes no gate, to which the
   // products are added.
   bool is_there = spec_.reads_h();
   for (const auto& segment : group.pseudo_layer->segments) {
     if (segment.first >= cell_.gates_of_h * units_) break;
-    product.a = GradientsOf(group, step, segment);
-    product.b = segment.weights;
-    if (!has_recurrent_dropout()) {
-      if (is_there) product.init = {dh, h_stride_};
-      product.RunPanels(slice.first, slice.last);
-    } else {
-      product.c = {group.read_backprop, h_stride_};
-      product.RunPanels(slice.first, slice.last);
+    const auto multiply = [&](Rows<T> init, Rows<T> c) {
+      Multiply<T>(slice, active, GradientsOf(group, step, segment),
+                  segment.weights, init, c);
+    };
+    if (has_recurrent_dropout()) {
+      multiply({}, {group.read_backprop, h_stride_});
       const T* const masks = OfGate(group.masks, segment.first / units_);
-      for (int64_t r = 0; r < product.rows; ++r) {
-        const int64_t begin = r * h_stride_ + first;
-        for (int64_t j = begin; j < begin + n; ++j) {
+      for (int64_t r = 0; r < active; ++r) {
+        const int64_t begin = r * h_stride_ + slice.first;
+        for (int64_t j = begin; j < begin + slice.n; ++j) {
           const T through = group.read_backprop[j] * masks[j];
-          dh[j] = is_there ? dh[j] + through : through;
+          group.dh[j] = is_there ? group.dh[j] + through : through;
         }
       }
+    } else {
+      multiply(is_there ? dh : Rows<T>(), dh);
     }
     is_there = true;
   }
-  for (int64_t r = 0; r < product.rows; ++r) {
+  for (int64_t r = 0; r < active; ++r) {
     if (!rows_.StartsAnew(strand.Position(r), t, group.dir)) continue;
-    std::fill_n(dh + r * h_stride_ + first, n, T(0));
+    std::fill_n(dh[r] + slice.first, slice.n, T(0));
   }
 }
 
 template <typename T>
 void BackwardPass<T>::AddGradientsOfOutputs(const Group& group, int64_t step,
-                                            Range slice) const {
+                                            const Slice& slice) const {
   const Strand& strand = *group.strand;
-  const Columns cols = ColumnsOf(slice, out_);
-  const int64_t first = cols.first, n = cols.count;
+  const int64_t first = slice.first, n = slice.n;
   const int64_t t = group.TimeBack(step), next_t = group.TimeBack(step + 1);
   T converted[kSliceCols];
   const auto output_backprop = [&](int64_t row) {
@@ -165,23 +158,18 @@ void BackwardPass<T>::AddGradientsOfOutputs(const Group& group, int64_t step,
 // product.
 template <typename T>
 void BackwardPass<T>::ToUnits(const Group& group, int64_t step,
-                              Range slice) const {
+                              const Slice& slice) const {
   const Strand& strand = *group.strand;
   if (step == strand.longest) return;
-  const int64_t t = group.TimeBack(step);
-  const int64_t active = strand.Active(t);
-  const auto [unit, n] = ColumnsOf(slice, units_);
+  const int64_t t = group.TimeBack(step), active = strand.Active(t);
   if (spec_.num_proj > 0) {
-    Product<T> product = StepProduct<T>();
-    product.rows = active;
-    product.a =
-        StepRows(group.pseudo_layer->projected_backprop, out_, strand, t);
-    product.b = group.pseudo_layer->projection;
-    product.c = {group.dy, units_};
-    product.RunPanels(slice.first, slice.last);
+    const PseudoLayer& pseudo_layer = *group.pseudo_layer;
+    Multiply<T>(slice, active,
+                StepRows(pseudo_layer.projected_backprop, out_, strand, t),
+                pseudo_layer.projection, {}, {group.dy, units_});
   }
   for (int64_t r = 0; r < active; ++r) {
-    RunCells(group, step, r, unit, n, /*work=*/nullptr);
+    RunCells(group, step, r, slice.first, slice.n, /*work=*/nullptr);
   }
 }
 

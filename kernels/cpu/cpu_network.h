@@ -118,41 +118,46 @@ class CpuNetwork {
       body(r, position, group.dir * batch_ + rows_.sequences()[position]);
     }
   }
-  // Panels [first, last) of a matrix. PartPanels returns those, of a matrix
-  // with `cols` columns, that a part computes.
-  struct Range {
-    int64_t first, last;
+  // Panels [first_panel, last_panel) of a matrix, which have n columns from
+  // `first` on. A step computes slices one after the other. They have so many
+  // columns that calls take little time, and so few that what one function of a
+  // step has written is still in a near cache when the next one reads it.
+  struct Slice {
+    int64_t first_panel, last_panel, first, n;
   };
-  Range PartPanels(int64_t cols, int64_t part) const {
-    const int64_t panels = CeilDiv(cols, core_.panel_cols);
-    return {part * panels / division_.parts,
-            (part + 1) * panels / division_.parts};
-  }
-  // The columns that such panels have, of `cols` in all.
-  struct Columns {
-    int64_t first, count;
-  };
-  Columns ColumnsOf(Range panels, int64_t cols) const {
-    const int64_t first = panels.first * core_.panel_cols;
-    return {first, std::min(panels.last * core_.panel_cols, cols) - first};
-  }
-  // Slices of panels, which a step computes one after the other. They have so
-  // many columns that calls take little time, and so few that what one part of
-  // a step has written is still in a near cache when the next part reads it.
   static constexpr int64_t kSliceCols = 128;
   static_assert(kSliceCols >= kPackedCols<float>, "");
-  // Calls body(slice) for those of a part's columns, of `cols` in all.
+  // Calls body(slice) for the slices that a part computes of a matrix with
+  // `cols` columns.
   template <typename Body>
   void ForSlices(int64_t cols, int64_t part, const Body& body,
                  bool from_the_end = false) const {
-    const Range panels = PartPanels(cols, part);
+    const int64_t panels = CeilDiv(cols, core_.panel_cols);
+    const int64_t begin = part * panels / division_.parts;
+    const int64_t end = (part + 1) * panels / division_.parts;
     const int64_t size = kSliceCols / core_.panel_cols;
-    const int64_t slices = CeilDiv(panels.last - panels.first, size);
+    const int64_t slices = CeilDiv(end - begin, size);
     for (int64_t i = 0; i < slices; ++i) {
-      const int64_t first =
-          panels.first + (from_the_end ? slices - 1 - i : i) * size;
-      body(Range{first, std::min(first + size, panels.last)});
+      const int64_t panel = begin + (from_the_end ? slices - 1 - i : i) * size;
+      const int64_t last = std::min(panel + size, end);
+      const int64_t first = panel * core_.panel_cols;
+      body(Slice{panel, last, first,
+                 std::min(last * core_.panel_cols, cols) - first});
     }
+  }
+  // Computes a slice of a product of a step.
+  template <typename T>
+  void Multiply(const Slice& slice, int64_t rows, const StoredRows<T>& a,
+                const RightMatrix<T>& b, Rows<const T> init, Rows<T> c) const {
+    Product<T>{rows, a, b, precision_.rounds_steps, init, c}.RunPanels(
+        slice.first_panel, slice.last_panel);
+  }
+  // Calls body(r) for those of the `active` sequences whose cells a part
+  // computes, if cells normalise.
+  template <typename Body>
+  void ForRows(int64_t active, int64_t part, const Body& body) const {
+    const int64_t end = active * (part + 1) / division_.parts;
+    for (int64_t r = active * part / division_.parts; r < end; ++r) body(r);
   }
   // Returns the rows of a matrix that belong to a strand's sequences at time t.
   template <typename U>
@@ -192,12 +197,6 @@ class CpuNetwork {
   bool has_recurrent_dropout() const {
     return problem_.has_recurrent_dropout();
   }
-  // The rows of the `active` ones that a part computes all cells of, if cells
-  // normalise.
-  Range PartRows(int64_t active, int64_t part) const {
-    return {active * part / division_.parts,
-            active * (part + 1) / division_.parts};
-  }
   // Takes an array [num_gates, strand_size, h_stride] for a group: either its
   // masks of recurrent dropout or its states multiplied by these masks.
   template <typename T>
@@ -224,12 +223,6 @@ class CpuNetwork {
   template <typename T>
   T* OfGate(T* masks, int64_t gate) const {
     return masks + gate * strand_size_ * h_stride_;
-  }
-  template <typename T>
-  Product<T> StepProduct() const {
-    Product<T> product;
-    product.rounds_a = precision_.rounds_steps;
-    return product;
   }
   const RnnProblem& problem_;
   const RnnSpec& spec_;

@@ -97,28 +97,19 @@ void ForwardPass<T>::ForUnits(const Group& group, const Step& step,
   // all of them, those that one step read last are still there when the next
   // step begins.
   const bool from_the_end = step.number % 2 == 1;
-  ForSlices(
-      units_, part,
-      [&](Range slice) {
-        Product<T> product = StepProduct<T>();
-        product.rows = step.active;
-        for (int64_t j = 0; j < cell_.gates_of_h; ++j) {
-          const int64_t gate = from_the_end ? cell_.gates_of_h - 1 - j : j;
-          product.a = StatesOf(group, step.number, gate);
-          product.b = group.weights().recurrent[gate];
-          if (gate >= cell_.joint_gates) {
-            product.c = step.candidate;
-            product.init = {};
-          } else {
-            product.c = step.gates.From(0, gate * units_);
-            product.init = product.c;
-          }
-          product.RunPanels(slice.first, slice.last);
-        }
-        const auto [unit, n] = ColumnsOf(slice, units_);
-        for (int64_t r = 0; r < step.active; ++r) body(r, unit, n);
-      },
-      from_the_end);
+  const auto run = [&](const Slice& slice) {
+    for (int64_t j = 0; j < cell_.gates_of_h; ++j) {
+      const int64_t gate = from_the_end ? cell_.gates_of_h - 1 - j : j;
+      const bool is_apart = gate >= cell_.joint_gates;
+      const Rows<T> sums =
+          is_apart ? step.candidate : step.gates.From(0, gate * units_);
+      Multiply<T>(slice, step.active, StatesOf(group, step.number, gate),
+                  group.weights().recurrent[gate], is_apart ? Rows<T>() : sums,
+                  sums);
+    }
+    for (int64_t r = 0; r < step.active; ++r) body(r, slice.first, slice.n);
+  };
+  ForSlices(units_, part, run, from_the_end);
 }
 
 template <typename T>
@@ -139,10 +130,8 @@ void ForwardPass<T>::RunSums(const Group& group, const Step& step,
 template <typename T>
 void ForwardPass<T>::RunRows(const Group& group, const Step& step,
                              int64_t part) const {
-  const Range rows = PartRows(step.active, part);
-  for (int64_t r = rows.first; r < rows.last; ++r) {
-    RunCells(group, step, r, /*unit=*/0, units_);
-  }
+  ForRows(step.active, part,
+          [&](int64_t r) { RunCells(group, step, r, /*unit=*/0, units_); });
 }
 
 // Those of a GRU whose reset gate acts before the product: what the candidate's
@@ -162,17 +151,12 @@ void ForwardPass<T>::RunResets(const Group& group, const Step& step,
 template <typename T>
 void ForwardPass<T>::RunCandidates(const Group& group, const Step& step,
                                    int64_t part) const {
-  ForSlices(units_, part, [&](Range slice) {
-    Product<T> product = StepProduct<T>();
-    product.rows = step.active;
-    product.a = step.candidate;
-    product.b = group.weights().recurrent[cell_.joint_gates];
-    product.c = step.gates.From(0, cell_.joint_gates * units_);
-    product.init = product.c;
-    product.RunPanels(slice.first, slice.last);
-    const auto [unit, n] = ColumnsOf(slice, units_);
+  const Rows<T> sums = step.gates.From(0, cell_.joint_gates * units_);
+  ForSlices(units_, part, [&](const Slice& slice) {
+    Multiply<T>(slice, step.active, step.candidate,
+                group.weights().recurrent[cell_.joint_gates], sums, sums);
     for (int64_t r = 0; r < step.active; ++r) {
-      RunCells(group, step, r, unit, n);
+      RunCells(group, step, r, slice.first, slice.n);
     }
   });
 }
@@ -180,16 +164,12 @@ void ForwardPass<T>::RunCandidates(const Group& group, const Step& step,
 template <typename T>
 void ForwardPass<T>::RunProjection(const Group& group, const Step& step,
                                    int64_t part) const {
-  ForSlices(out_, part, [&](Range slice) {
-    Product<T> product = StepProduct<T>();
-    product.rows = step.active;
-    product.a = {{group.unprojected}, units_};
-    product.b = group.weights().projection;
-    product.c = {group.h[(step.number + 1) % 2], h_stride_};
-    product.RunPanels(slice.first, slice.last);
-    const auto [first, n] = ColumnsOf(slice, out_);
+  const Rows<T> h = {group.h[(step.number + 1) % 2], h_stride_};
+  ForSlices(out_, part, [&](const Slice& slice) {
+    Multiply<T>(slice, step.active, {{group.unprojected}, units_},
+                group.weights().projection, {}, h);
     for (int64_t r = 0; r < step.active; ++r) {
-      FinishStates(group, step, r, first, n);
+      FinishStates(group, step, r, slice.first, slice.n);
     }
   });
 }
