@@ -17,16 +17,21 @@ class Kernel final : public tensorflow::OpKernel {
  public:
   explicit Kernel(tensorflow::OpKernelConstruction* context)
       : OpKernel(context) {
-    OP_REQUIRES_OK(context,
-                   WithoutExceptions([&] { return operation_.Read(context); }));
+    Report(WithoutExceptions([&] { return operation_.Read(context); }),
+           context);
   }
 
   void Compute(tensorflow::OpKernelContext* context) override {
-    OP_REQUIRES_OK(context,
-                   WithoutExceptions([&] { return operation_.Run(context); }));
+    Report(WithoutExceptions([&] { return operation_.Run(context); }), context);
   }
 
  private:
+  // TensorFlow's macros would log a line of this file, which tells nothing.
+  template <typename Context>
+  static void Report(const absl::Status& status, Context* context) {
+    if (!status.ok()) context->CtxFailureWithWarning(status);
+  }
+
   Operation operation_;
 };
 
