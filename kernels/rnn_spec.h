@@ -149,6 +149,15 @@ struct RnnSpec {
     return activation == Activation::kOwn &&
            recurrent_activation == Activation::kOwn;
   }
+  // What a candidate and c, or gates, pass through, unless the kind of cell
+  // names a function itself, as RnnRelu does.
+  Activation candidate_activation() const {
+    return activation == Activation::kOwn ? Activation::kTanh : activation;
+  }
+  Activation gate_activation() const {
+    return recurrent_activation == Activation::kOwn ? Activation::kSigmoid
+                                                    : recurrent_activation;
+  }
   bool is_in_cudnn() const {
     return kind().is_in_cudnn() && has_own_activations() && !has_zoneout();
   }

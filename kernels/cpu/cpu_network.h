@@ -177,17 +177,12 @@ class CpuNetwork {
   // Returns what all rows have in common.
   template <typename T>
   CellRow<T> EmptyRow() const {
-    const auto number_of = [](Activation activation, Activation own) {
-      return static_cast<int>(activation == Activation::kOwn ? own
-                                                             : activation);
-    };
     CellRow<T> row = {};
     row.stride = units_;
     row.clip = static_cast<T>(spec_.cell_clip);
     row.epsilon = static_cast<T>(spec_.layer_norm_epsilon);
-    row.activation = number_of(spec_.activation, Activation::kTanh);
-    row.recurrent_activation =
-        number_of(spec_.recurrent_activation, Activation::kSigmoid);
+    row.activation = static_cast<int>(spec_.candidate_activation());
+    row.recurrent_activation = static_cast<int>(spec_.gate_activation());
     return row;
   }
   // Returns whether callers have the c of all steps of a layer.

@@ -44,13 +44,9 @@ struct Functions {
     return Clamp(xla::ZerosLike(x), x, xla::ScalarLike(x, 1.0));
   }
   XlaOp Gate(XlaOp x) const {
-    return recurrent_activation == 0
-               ? Sigmoid(x)
-               : Activated(*this, recurrent_activation, x);
+    return Activated(*this, recurrent_activation, x);
   }
-  XlaOp Activate(XlaOp x) const {
-    return activation == 0 ? Tanh(x) : Activated(*this, activation, x);
-  }
+  XlaOp Activate(XlaOp x) const { return Activated(*this, activation, x); }
   XlaOp OfVector(int i) const { return vectors[i]; }
   XlaOp Zone(int i) const { return zones[i]; }
 };
@@ -97,8 +93,8 @@ class PseudoLayer {
   void RunStep(XlaOp x, XlaOp* h, XlaOp* c) const {
     constexpr int kJoint = Cell::kJointGates;
     Functions functions = {spec_.cell_clip,
-                           static_cast<int>(spec_.activation),
-                           static_cast<int>(spec_.recurrent_activation),
+                           static_cast<int>(spec_.candidate_activation()),
+                           static_cast<int>(spec_.gate_activation()),
                            {},
                            {}};
     for (const float rate : {spec_.zoneout, spec_.cell_zoneout}) {
