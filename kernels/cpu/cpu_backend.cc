@@ -29,32 +29,35 @@ struct CpuPlan : RnnPlan {
   int64_t threads_woken = 1, threads_at_hand = 1, threads_backward = 1;
 };
 
-// Runs the pass, which computes in T. If the buffers are null, it only computes
-// their sizes.
-template <typename T, typename Buffers>
+// Runs a pass. If the buffers are null, it only computes their sizes.
+template <typename Buffers>
 void RunPass(const RnnProblem& problem, const Buffers& buffers,
              const Threads& threads, int64_t num_threads,
              const CpuPackedParams* packed, RnnBufferSizes* sizes) {
   constexpr bool is_forward = std::is_same_v<Buffers, RnnForwardBuffers>;
   Arena workspace(buffers.workspace);
   Arena reserve_arena(buffers.reserve_space);
-  const CpuReserve<T> reserve(
-      problem, problem.is_training ? &reserve_arena : &workspace);
   const PackedRows rows(problem.max_time, problem.batch_size,
                         buffers.sequence_lengths.on_host, buffers.resets,
                         problem.time_major);
   Schedule schedule(
       is_forward ? ThreadsInForward(problem, ThisCore(problem), num_threads)
                  : num_threads);
-  std::conditional_t<is_forward, ForwardPass<T>, BackwardPass<T>> pass(
-      problem, rows, buffers, schedule.num_threads());
-  if constexpr (is_forward) {
-    pass.Add(reserve, packed == nullptr ? nullptr : packed->weights<T>(),
-             &workspace, &schedule);
-  } else {
-    pass.Add(reserve, &workspace, &schedule);
-  }
-  if (!workspace.only_counts()) return schedule.Run(threads);
+  Dispatch(problem.dtype, [&](auto number) {
+    using T = decltype(number);
+    const CpuReserve<T> reserve(
+        problem, problem.is_training ? &reserve_arena : &workspace);
+    std::conditional_t<is_forward, ForwardPass<T>, BackwardPass<T>> pass(
+        problem, rows, buffers, schedule.num_threads());
+    if constexpr (is_forward) {
+      pass.Add(reserve, packed == nullptr ? nullptr : packed->weights<T>(),
+               &workspace, &schedule);
+    } else {
+      pass.Add(reserve, &workspace, &schedule);
+    }
+    if (!workspace.only_counts()) schedule.Run(threads);
+  });
+  if (sizes == nullptr) return;
   size_t* const size =
       is_forward ? &sizes->forward_workspace : &sizes->backward_workspace;
   *size = std::max(*size, workspace.used());
@@ -121,19 +124,16 @@ std::shared_ptr<const RnnPlan> CpuBackend::MakePlan(
   plan->threads_at_hand =
       worth(/*is_backward=*/false, /*at_hand=*/threads_.are_at_hand != nullptr);
   plan->threads_backward = worth(/*is_backward=*/true, /*at_hand=*/false);
-  Dispatch(problem.dtype, [&](auto number) {
-    using T = decltype(number);
-    // The workspace must suffice for calls whether or not they find the threads
-    // at hand.
-    for (const int64_t count : {plan->threads_woken, plan->threads_at_hand}) {
-      RunPass<T>(problem, RnnForwardBuffers(), threads_, count, packed_.get(),
-                 &plan->sizes);
-    }
-    if (problem.is_training) {
-      RunPass<T>(problem, RnnBackwardBuffers(), threads_,
-                 plan->threads_backward, nullptr, &plan->sizes);
-    }
-  });
+  // The workspace must suffice for calls whether or not they find the threads
+  // at hand.
+  for (const int64_t count : {plan->threads_woken, plan->threads_at_hand}) {
+    RunPass(problem, RnnForwardBuffers(), threads_, count, packed_.get(),
+            &plan->sizes);
+  }
+  if (problem.is_training) {
+    RunPass(problem, RnnBackwardBuffers(), threads_, plan->threads_backward,
+            nullptr, &plan->sizes);
+  }
   return plan;
 }
 
@@ -165,22 +165,16 @@ RnnStatus CpuBackend::Forward(const RnnPlan& plan,
   const auto& ours = static_cast<const CpuPlan&>(plan);
   const bool at_hand = ours.threads_woken < ours.threads_at_hand &&
                        threads_.are_at_hand && threads_.are_at_hand();
-  Dispatch(plan.problem.dtype, [&](auto number) {
-    RunPass<decltype(number)>(
-        plan.problem, buffers, threads_,
-        at_hand ? ours.threads_at_hand : ours.threads_woken, packed_.get(),
-        nullptr);
-  });
+  RunPass(plan.problem, buffers, threads_,
+          at_hand ? ours.threads_at_hand : ours.threads_woken, packed_.get(),
+          nullptr);
   return {};
 }
 
 RnnStatus CpuBackend::Backward(const RnnPlan& plan,
                                const RnnBackwardBuffers& buffers) {
-  Dispatch(plan.problem.dtype, [&](auto number) {
-    RunPass<decltype(number)>(
-        plan.problem, buffers, threads_,
-        static_cast<const CpuPlan&>(plan).threads_backward, nullptr, nullptr);
-  });
+  RunPass(plan.problem, buffers, threads_,
+          static_cast<const CpuPlan&>(plan).threads_backward, nullptr, nullptr);
   return {};
 }
 
