@@ -1,6 +1,6 @@
 // A function that XLA compiled calls these handlers at run time. On a GPU, they
 // enqueue passes into XLA's stream and wait for nothing, unless cuDNN runs a
-// pass with lengths or a seed.
+// pass with lengths or dropout.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -89,13 +89,14 @@ class GpuPlace {
     RnnLengths same = *lengths;
     return CheckLengths(&checked, &same);
   }
-  // cuDNN takes the seed from the host's memory.
+  // cuDNN takes the seed of dropout from the host's memory.
   RnnStatus ReadSeed(const RnnPlan& plan, const void* seed,
                      RnnForwardBuffers* buffers) const {
-    if (!IsOurs(plan)) {
+    if (IsOurs(plan)) {
+      buffers->device_seed = seed;
+    } else if (plan.problem.has_dropout_between_layers()) {
       return CopyToHost(stream_, seed, buffers->seed, sizeof(buffers->seed));
     }
-    buffers->device_seed = seed;
     return {};
   }
   // It is in the reserve space.
