@@ -122,30 +122,31 @@ struct RnnProblem {
   bool is_in_cudnn() const { return LackOfCudnn().empty(); }
 };
 
-// Calls visit(field) with each field of a problem, those of its network first.
-// One that is missing here does not compile.
+// Calls visit(name, field) with each field of a problem, those of its network
+// first. One that is missing here does not compile.
 template <typename Problem, typename Visit>
 constexpr std::enable_if_t<std::is_same_v<std::decay_t<Problem>, RnnProblem>>
 VisitFields(Problem& problem, Visit& visit) {
-  VisitFields(problem.spec,
-              [&](const char*, AttrOf, auto& field) { visit(field); });
-  visit(problem.dtype);
-  visit(problem.max_time);
-  visit(problem.batch_size);
-  visit(problem.time_major);
-  visit(problem.has_sequence_lengths);
-  visit(problem.has_resets);
-  visit(problem.has_cell_sequences);
-  visit(problem.has_input_backprop);
-  visit(problem.is_training);
-  visit(problem.has_seed);
-  visit(problem.algorithm);
+  VisitFields(problem.spec, [&](const char* name, AttrOf, auto& field) {
+    visit(name, field);
+  });
+  visit("dtype", problem.dtype);
+  visit("max_time", problem.max_time);
+  visit("batch_size", problem.batch_size);
+  visit("time_major", problem.time_major);
+  visit("has_sequence_lengths", problem.has_sequence_lengths);
+  visit("has_resets", problem.has_resets);
+  visit("has_cell_sequences", problem.has_cell_sequences);
+  visit("has_input_backprop", problem.has_input_backprop);
+  visit("is_training", problem.is_training);
+  visit("has_seed", problem.has_seed);
+  visit("algorithm", problem.algorithm);
 }
 static_assert(NumVisited<RnnProblem>() ==
                   kNumFields<RnnSpec> + kOwnFields<RnnProblem, 1>,
               "VisitFields leaves a field of problems out");
 
-// Appends the bytes of the fields that it visits to a key.
+// Appends the bytes of fields to a key.
 struct AppendTo {
   std::string* key;
 
@@ -155,30 +156,13 @@ struct AppendTo {
   }
 };
 
-// Returns the fields of a struct that VisitFields visits; those that are floats
-// by their bits.
-template <typename Struct>
-std::array<int64_t, NumVisited<Struct>()> IntegersOf(Struct fields) {
-  std::array<int64_t, NumVisited<Struct>()> integers;
-  auto next = integers.begin();
-  const auto visit = [&](const auto& field) {
-    if constexpr (std::is_same_v<std::decay_t<decltype(field)>, float>) {
-      uint32_t bits;
-      std::memcpy(&bits, &field, sizeof(bits));
-      *next++ = bits;
-    } else {
-      *next++ = static_cast<int64_t>(field);
-    }
-  };
-  VisitFields(fields, visit);
-  return integers;
-}
-
 // A key that tells problems apart.
 inline std::string KeyOf(const RnnProblem& problem) {
   std::string key;
   key.reserve(160);
-  const AppendTo append = {&key};
+  const auto append = [&](const char*, const auto& field) {
+    AppendTo{&key}(field);
+  };
   VisitFields(problem, append);
   return key;
 }

@@ -40,38 +40,39 @@ struct XlaKerasTensors {
   bool to_params = true;
 };
 
-// Each calls `visit` for every field of a call that an array has.
+// Each calls visit(name, field) for every field of a call that an array has.
 template <typename Visit>
 constexpr void VisitFields(XlaPass& pass, Visit& visit) {
   VisitFields(pass.problem, visit);
-  visit(pass.choice);
-  visit(pass.num_threads);
+  visit("choice", pass.choice);
+  visit("num_threads", pass.num_threads);
 }
 template <typename Visit>
 constexpr void VisitFields(XlaKerasTensors& call, Visit& visit) {
-  VisitFields(call.spec,
-              [&](const char*, AttrOf, auto& field) { visit(field); });
-  visit(call.dtype);
-  visit(call.to_params);
+  VisitFields(call.spec, [&](const char* name, AttrOf, auto& field) {
+    visit(name, field);
+  });
+  visit("dtype", call.dtype);
+  visit("to_params", call.to_params);
 }
 template <typename Visit>
 constexpr void VisitFields(RnnMask& mask, Visit& visit) {
-  visit(mask.max_time);
-  visit(mask.batch_size);
-  visit(mask.time_major);
-  visit(mask.is_reversed);
-  visit(mask.is_shared);
+  visit("max_time", mask.max_time);
+  visit("batch_size", mask.batch_size);
+  visit("time_major", mask.time_major);
+  visit("is_reversed", mask.is_reversed);
+  visit("is_shared", mask.is_shared);
 }
 template <typename Visit>
 constexpr void VisitFields(StepMove& move, Visit& visit) {
-  visit(move.packs);
-  visit(move.repeats);
-  visit(move.time_major);
-  visit(move.is_reversed);
-  visit(move.dtype);
-  visit(move.max_time);
-  visit(move.batch_size);
-  visit(move.width);
+  visit("packs", move.packs);
+  visit("repeats", move.repeats);
+  visit("time_major", move.time_major);
+  visit("is_reversed", move.is_reversed);
+  visit("dtype", move.dtype);
+  visit("max_time", move.max_time);
+  visit("batch_size", move.batch_size);
+  visit("width", move.width);
 }
 
 // The rest are pointers, and the fields of what such a struct has within.
@@ -85,13 +86,9 @@ static_assert(NumVisited<XlaPass>() ==
 
 struct FromIntegers {
   const int64_t* next;
-  const int64_t* end;
 
   template <typename T>
-  void operator()(T& field) {
-    if (next == end) {
-      throw std::invalid_argument("XLA's call has too few numbers");
-    }
+  void operator()(const char*, T& field) {
     const int64_t number = *next++;
     if constexpr (std::is_same_v<T, float>) {
       const auto bits = Checked<uint32_t>(number);
@@ -114,27 +111,59 @@ struct FromIntegers {
   }
 };
 
+// The first number of an array: a hash of the names of the call's fields and of
+// their enumerations' values, in their order.
+template <typename Call>
+int64_t FormatOf() {
+  std::string names;
+  const auto visit = [&](const char* name, const auto& field) {
+    using Field = std::decay_t<decltype(field)>;
+    names += name;
+    if constexpr (std::is_enum_v<Field>) {
+      for (size_t i = 0; i < kNumNames<Field>; ++i) {
+        names += std::string(" ") + NameOf(static_cast<Field>(i));
+      }
+    }
+    names += ',';
+  };
+  Call call;
+  VisitFields(call, visit);
+  uint64_t hash = 14695981039346656037u;  // FNV-1a.
+  for (const char letter : names) hash = (hash ^ letter) * 1099511628211u;
+  return static_cast<int64_t>(hash >> 1);
+}
+
 // Returns the attribute as XLA's compiler takes it.
 template <typename Call>
-std::string XlaConfig(const Call& call) {
-  std::string text;
-  for (const int64_t number : IntegersOf(call)) {
-    text += (text.empty() ? "" : ", ") + std::to_string(number);
-  }
+std::string XlaConfig(Call call) {
+  std::string text = std::to_string(FormatOf<Call>());
+  const auto visit = [&](const char*, const auto& field) {
+    auto number = static_cast<int64_t>(field);
+    if constexpr (std::is_same_v<std::decay_t<decltype(field)>, float>) {
+      uint32_t bits;
+      std::memcpy(&bits, &field, sizeof(bits));
+      number = bits;
+    }
+    text += ", " + std::to_string(number);
+  };
+  VisitFields(call, visit);
   return std::string("{") + kXlaCall + " = array<i64: " + text + ">}";
 }
 
 // Reads the array at run time. It may be in a file that another version wrote.
-// Throws std::invalid_argument, which handlers catch, if it has another number
-// of elements, or one that is no value of its field's type.
+// Throws std::invalid_argument, which handlers catch, if it has another format
+// or a number that is no value of its field's type.
 template <typename Call>
 Call XlaCallOf(const int64_t* integers, size_t size) {
-  Call call;
-  FromIntegers from = {integers, integers + size};
-  VisitFields(call, from);
-  if (from.next != from.end) {
-    throw std::invalid_argument("XLA's call has too many numbers");
+  static const int64_t format = FormatOf<Call>();
+  if (size != 1 + NumVisited<Call>() || integers[0] != format) {
+    throw std::invalid_argument(
+        "XLA compiled the function for another version of cudnn_rnn_tf; "
+        "compile it again, without the cache that it was read from");
   }
+  Call call;
+  FromIntegers from = {integers + 1};
+  VisitFields(call, from);
   return call;
 }
 

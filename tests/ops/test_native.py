@@ -188,7 +188,8 @@ def _without(name: str) -> set[str]:
 
 def test_a_new_field(tmp_path):
     """A field that is added compiles only once it is in the list, and then every user has it."""
-    fields = [line.split() for line in _fields(tmp_path, str(ROOT)).stdout.splitlines()]
+    *lines, _ = _fields(tmp_path, str(ROOT)).stdout.splitlines()
+    fields = [line.split() for line in lines]
     assert fields and all(is_told == "1" and not _without(name) for name, _, is_told in fields)
     for kind, names in enumerate(native.spec_fields()):
         assert names == [name for name, ops, _ in fields if int(ops) == kind]
@@ -207,3 +208,18 @@ def test_a_new_field(tmp_path):
     (folder / "rnn_spec.h").write_text(header)
     assert "toy 0 1" in _fields(tmp_path, str(tmp_path)).stdout.splitlines()
     assert _without("toy") == {"RnnConfig", "ops", "native", "_native.pyi"}
+
+
+def test_xla_tells_the_calls_of_another_version(tmp_path):
+    """The orders of fields and of an enumeration's values are parts of a call's format."""
+    header = (ROOT / "kernels" / "rnn_spec.h").read_text()
+    (tmp_path / "kernels").mkdir()
+    visits = re.findall(r"  visit\(.num_(?:layers|units).*\n", header)
+    names = ['"linear_input"', '"skip_input"']
+    formats = set()
+    for joint, parts in (("", []), ("", visits), (", ", names)):
+        assert joint.join(parts) in header
+        changed = header.replace(joint.join(parts), joint.join(parts[::-1]), 1)
+        (tmp_path / "kernels" / "rnn_spec.h").write_text(changed)
+        formats.add(_fields(tmp_path, str(tmp_path)).stdout.splitlines()[-1])
+    assert len(formats) == 3
