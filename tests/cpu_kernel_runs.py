@@ -96,8 +96,7 @@ def large_cases() -> list[Any]:
         (20, 2, RnnConfig("lstm", 2, 150, 530, num_proj=70, **both), (2, 1, 0, 2) * 5),
         (9, 2, RnnConfig("gru", 1, 270, 130), None),
         (17, 1, RnnConfig("rnn_tanh", 1, 270, 530), None),
-        # Sums over more than 512 steps are in float32 until they are complete. The gradients of 530
-        # inputs are converted in two parts, and those of many rows in several.
+        # Sums over so many steps have two parts and more, in float32 until they are complete.
         (32, 16, RnnConfig("gru", 1, 70, 20, **both), None),
         (19, 27, RnnConfig("gru", 1, 70, 20, recurrent_dropout=0.2), None),
         (20, 40, RnnConfig("lstm", 1, 90, 530, num_proj=70), None),

@@ -22,9 +22,6 @@ constexpr int64_t kCostOfCopiedRow = 30;
 constexpr int64_t kCostOfCol = 13;
 // The factors are packed in parts of this depth, which stay in the L3 cache.
 constexpr int64_t kPackedDepth = 768;
-// So many columns of a task are converted together, if results are not of the
-// type that they are computed in.
-constexpr int64_t kConvertedCols = 256;
 
 // Rounds A [depth, kTaskRows] and writes its first columns as rows of pairs,
 // [cols, kMaxPairs], with zeros beyond the depth.
@@ -81,12 +78,10 @@ void TransposedProducts<T>::Run(const Left& left,
                                 const TaskGrid::Task& task) {
   const ScratchArray<T> copied_rows(kTaskRows * kMaxBlockDepth);
   T* const copied = copied_rows.data();
-  // Factors and results of type double are never converted.
-  constexpr bool kConverts = std::is_same_v<T, float>;
-  const ScratchArray<BfloatPair> rounded(kConverts ? kTaskRows * kMaxPairs : 0);
+  // Factors of type double are never rounded.
+  constexpr bool kMayRound = std::is_same_v<T, float>;
+  const ScratchArray<BfloatPair> rounded(kMayRound ? kTaskRows * kMaxPairs : 0);
   BfloatPair* const pairs = rounded.data();
-  const ScratchArray<T> results(kConverts ? kTaskRows * kConvertedCols : 0);
-  T* const converted = results.data();
   const int64_t panel_cols = RightMatrix<T>::PanelCols();
   const int64_t depth = packed[0].depth();
   const int64_t block_depth = packed[0].BlockDepth();
@@ -99,11 +94,9 @@ void TransposedProducts<T>::Run(const Left& left,
              copied, kTaskRows);
     if (task.first_panel == 0) {
       for (const Destination<T>& sums : left.sums) {
-        const Destination<T> to = sums.From(task.first_row);
-        T* const sum = to.in_place() ? to.InPlace() : converted;
+        T* const sum = sums.InPlace() + task.first_row;
         if (is_first) std::fill_n(sum, rows, T(0));
         Kernels<T>().add_column_sums(block, rows, copied, kTaskRows, sum);
-        if (!to.in_place()) to.Write(rows, sum);
       }
     }
     if constexpr (std::is_same_v<T, float>) {
@@ -118,37 +111,28 @@ void TransposedProducts<T>::Run(const Left& left,
       const int64_t last = std::min(panels, task.last_panel - panels_before);
       panels_before += panels;
       if (first >= last) continue;
-      const int64_t together =
-          term.c.in_place() ? last - first : kConvertedCols / panel_cols;
-      for (int64_t panel = first; panel < last; panel += together) {
-        const int64_t count = std::min(together, last - panel);
-        const Panels columns = b.PanelsOf(start, panel, panel + count);
-        const Destination<T> to =
-            term.c.From(task.first_row * b.cols() + panel * panel_cols);
-        Rows<T> c = {converted, kConvertedCols};
-        Rows<const T> init;
-        if (to.in_place()) {
-          c = {to.InPlace(), b.cols()};
-          if (!is_first) init = c;
-        }
-        if (!bfloat16) {
-          RunTiles<T, T>(columns, {copied, 1}, kTaskRows, rows, init, c);
-        } else if constexpr (kConverts) {
-          RunTiles<T, BfloatPair>(columns, {pairs, kMaxPairs}, 1, rows, init,
-                                  c);
-        }
-        for (int64_t row = 0; row < rows && !to.in_place(); ++row) {
-          to.From(row * b.cols()).Write(columns.cols, c[row]);
-        }
+      const Panels columns = b.PanelsOf(start, first, last);
+      T* const to = term.c.InPlace() + task.first_row * b.cols();
+      const Rows<T> c = {to + first * panel_cols, b.cols()};
+      const Rows<const T> init = is_first ? Rows<const T>() : c;
+      if (!bfloat16) {
+        RunTiles<T, T>(columns, {copied, 1}, kTaskRows, rows, init, c);
+      } else if constexpr (kMayRound) {
+        RunTiles<T, BfloatPair>(columns, {pairs, kMaxPairs}, 1, rows, init, c);
       }
     }
   }
 }
 
 template <typename T>
-auto TransposedProducts<T>::SumInArena(Arena* arena,
-                                       std::vector<Left>* lefts) const
-    -> std::vector<Conversion> {
+void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
+  const Arena::Scope sums_scope(arena);
+  // Sums of another type than T are in the arena until they are complete.
+  struct Conversion {
+    const T* from;
+    int64_t n;
+    Destination<T> to;
+  };
   std::vector<Conversion> conversions;
   const auto sum_in_arena = [&](int64_t n, Destination<T>* to) {
     if (to->in_place()) return;
@@ -156,22 +140,13 @@ auto TransposedProducts<T>::SumInArena(Arena* arena,
     conversions.push_back({sums, n, *to});
     *to = {sums};
   };
-  for (Left& left : *lefts) {
+  std::vector<Left> lefts = lefts_;
+  for (Left& left : lefts) {
     for (Term& term : left.terms) {
       sum_in_arena(left.rows * rights_[term.b].cols, &term.c);
     }
     for (Destination<T>& sums : left.sums) sum_in_arena(left.rows, &sums);
   }
-  return conversions;
-}
-
-template <typename T>
-void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
-  const Arena::Scope sums_scope(arena);
-  std::vector<Left> lefts = lefts_;
-  std::vector<Conversion> conversions;
-  // Sums of a single block are converted by the task that computes them.
-  if (depth_ > kMaxBlockDepth) conversions = SumInArena(arena, &lefts);
   for (int64_t first = 0; first < depth_; first += kPackedDepth) {
     // The scope gives the memory back, so the next part is packed in the same
     // place.

@@ -48,16 +48,7 @@ class TransposedProducts {
     std::vector<Term> terms;
     std::vector<Destination<T>> sums;
   };
-  struct Conversion {
-    const T* from;
-    int64_t n;
-    Destination<T> to;
-  };
   int64_t NumPanels(const Left& left) const;
-  // Replaces destinations of another type than T by memory from the arena.
-  // Returns the conversions to do when all sums are complete.
-  std::vector<Conversion> SumInArena(Arena* arena,
-                                     std::vector<Left>* lefts) const;
   // Panels are counted through the B of all terms, one after the other.
   static void Run(const Left& left, const std::vector<RightMatrix<T>>& packed,
                   int64_t first_depth, const TaskGrid::Task& task);

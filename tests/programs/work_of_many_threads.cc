@@ -208,18 +208,6 @@ void CheckDivision(int64_t batch, int64_t units, int64_t threads) {
     Check(
         without.strands == division.strands && without.parts == division.parts,
         "another division", working);
-    // With more strands, training with one step would pack the weights in
-    // memory.
-    cudnn_rnn_tf::RnnProblem step = problem;
-    step.max_time = 1;
-    step.is_training = true;
-    const Division of_step = DivideGroups(step, core, threads);
-    Check(panels < 4 || batch > 64 || of_step.strands <= 2, "strands", threads);
-    const Division of_working = DivideGroups(
-        step, core, std::min(threads, ThreadsInSteps(step, of_step)));
-    Check(of_working.strands == of_step.strands &&
-              of_working.parts == of_step.parts,
-          "another division of one step", threads);
   }
 }
 
