@@ -4,8 +4,8 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_CPU_NETWORK_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_CPU_NETWORK_H_
 
+#include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <utility>
 #include <vector>
 

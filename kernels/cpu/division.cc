@@ -10,6 +10,7 @@
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/schedule.h"
 #include "kernels/cpu/simd_kernels.h"
+#include "kernels/cpu/weights.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -86,17 +87,16 @@ int64_t WorthThreads(const RnnProblem& problem, bool is_backward, int64_t count,
 }
 
 Core ThisCore(const RnnProblem& problem) {
-  const auto core_of = [](const auto& simd, int64_t bytes) {
-    const int64_t cols = simd.panel_vectors * simd.vector_cols;
-    // A core is assumed to multiply and add two vectors per cycle.
-    return Core{OwnCacheBytes(), cols, cols * bytes,
-                CeilDiv(simd.panel_vectors, 2)};
-  };
   Core core = {};
   Dispatch(problem.dtype, [&](auto number) {
-    core = core_of(Kernels<decltype(number)>(), sizeof(number));
+    const auto& simd = Kernels<decltype(number)>();
+    const int64_t cols = simd.panel_vectors * simd.vector_cols;
+    const auto bytes = static_cast<int64_t>(sizeof(number));
+    // A core is assumed to multiply and add two vectors per cycle.
+    core = {OwnCacheBytes(), cols, cols * bytes,
+            CeilDiv(simd.panel_vectors, 2)};
   });
-  if (problem.dtype == RnnDataType::kBfloat16 && Simd().multiplies_matrices()) {
+  if (Precision(problem).rounds_both && Simd().multiplies_matrices()) {
     core.panel_row_bytes = core.panel_cols * 2;
     core.panel_row_cycles = kMatrixCycles;
     core.matrix_rows = Simd().bfloat16_rows;

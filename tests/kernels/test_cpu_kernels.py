@@ -88,7 +88,7 @@ def test_arithmetic_holds(tmp_path):
 def test_many_threads_share_the_work(tmp_path):
     """Every piece of work is done once and in order, with any number of threads."""
     names = ("division", "packed_rows", "product", "right_matrix", "schedule")
-    names += ("simd_dispatch", "simd_kernels")
+    names += ("simd_dispatch", "simd_kernels", "weights")
     sources = [f"kernels/cpu/{name}.cc" for name in names]
     sources += ["kernels/rnn_spec.cc", "kernels/param_layout.cc"]
     options = ("-DCRNN_SIMD_NAME=baseline", "-DCRNN_SIMD_BYTES=16", *ONE_CELL)
