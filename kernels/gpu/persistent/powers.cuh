@@ -90,7 +90,8 @@ static void FindPowers(const Thread& me, const RowOf& row_of, float least,
   for (int first = 0; first < kCount; first += kThreads / kLanes) {
     const int i = first + me.index / kLanes;
     const Item* const row = i < kCount ? row_of(i) : nullptr;
-    Word largest = __float_as_uint(least);
+    // Compared as words, they change what registers zoneout's steps have.
+    float largest = least;
     for (int column = me.index % kLanes * kChunk; column < NUM_UNITS;
          column += kAtOnce * kLanes * kChunk) {
       Chunk chunks[kAtOnce];
@@ -98,14 +99,18 @@ static void FindPowers(const Thread& me, const RowOf& row_of, float least,
 #pragma unroll
       for (int j = 0; j < 4 * kAtOnce; ++j) {
         const Word word = chunks[j / 4].word[j % 4];
-        largest = max(largest, MagnitudeOf(__uint_as_float(word)));
+        const float magnitude = fabsf(__uint_as_float(word));
+        const bool is_finite = magnitude < __uint_as_float(0xFFu << 23);
+        largest = fmaxf(largest, is_finite ? magnitude : 0.0f);
       }
     }
 #pragma unroll
     for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
-      largest = max(largest, ShuffleXor(largest, lanes));
+      largest = fmaxf(largest, ShuffleXor(largest, lanes));
     }
-    if (i < kCount && me.index % kLanes == 0) powers[i] = PowerOf(largest);
+    if (i < kCount && me.index % kLanes == 0) {
+      powers[i] = PowerOf(__float_as_uint(largest));
+    }
   }
 }
 
