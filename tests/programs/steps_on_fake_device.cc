@@ -116,7 +116,7 @@ const std::map<std::string, FakeKernel>& Kernels() {
       {"mask_states", ThreadOf(mask_states)},
       {"transpose", ThreadOf(transpose)},
       {"sum_vectors", ThreadOf(sum_vectors)},
-      {"compute_unprojected", ThreadOf(compute_unprojected)},
+      {"compute_h", ThreadOf(compute_h)},
 #if defined(IS_FLOAT)
       {"halve_rows", ThreadOf(halve_rows)},
       {"find_columns", ThreadOf(find_columns)},

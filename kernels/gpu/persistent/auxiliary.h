@@ -28,9 +28,8 @@ struct Auxiliary : SmallKernels {
              "sum_biases", "add_parts"}));
     if (!problem.is_training) return {};
     const auto macros = CellMacros(spec, problem.dtype);
-    if (spec.num_proj > 0) {
-      CRNN_RETURN_IF_ERROR(
-          Add("outside_steps.cu", macros, {"compute_unprojected"}));
+    if (spec.num_proj > 0 || remakes_outputs) {
+      CRNN_RETURN_IF_ERROR(Add("outside_steps.cu", macros, {"compute_h"}));
     }
     if (kind.num_vectors == 0 || kind.num_norms > 0) return {};
     return Add("outside_steps.cu", macros, {"sum_vectors"});
@@ -95,6 +94,16 @@ struct Auxiliary : SmallKernels {
   const int gates = static_cast<int>(kind.num_gates);
   const int slots = static_cast<int>(kind.num_slots);
   const int64_t rows = int64_t{batch} * steps;
+  // Whether the outputs of inner layers are not kept: an h that follows from
+  // its step's gates and c alone is computed again. That takes a part of a pass
+  // which falls with the units, and is for those who lack memory.
+  static inline int64_t least_units = 1024, least_bytes = int64_t{64} << 20;
+  const bool remakes_outputs =
+      problem.is_training && spec.has_c() && kind.num_norms == 0 &&
+      spec.num_proj == 0 && !spec.has_zoneout() && units >= least_units &&
+      (spec.num_layers - 1) * rows * spec.layer_output_size() *
+              static_cast<int64_t>(SizeOf(problem.dtype)) >=
+          least_bytes;
 };
 
 }  // namespace persistent

@@ -275,7 +275,7 @@ RnnStatus Network::Forward(const Handles& handles,
     CRNN_RETURN_IF_ERROR(workspace.products.Read(handles, l, input));
     const Reserve::OfLayer& kept = reserve.layers[l];
     void* const output = is_last ? buffers.output
-                         : is_training
+                         : is_training && !auxiliary_.remakes_outputs
                              ? kept.output
                              : workspace.outputs[is_stack_ ? l : l % 2];
     for (int64_t d = 0; d < spec_.num_dirs(); ++d) {

@@ -85,9 +85,35 @@ struct Network::BackwardPass {
     return {};
   }
 
+  // Computes h of a direction, before its projection, from what is kept. The
+  // layer's steps overwrite that.
+  RnnStatus ComputeH(int64_t l, int64_t d, int64_t pitch, void* to) const {
+    return auxiliary.Enqueue(
+        "compute_h", handles.stream, GridOver(network.rows_ * 32),
+        Auxiliary::Unordered(
+            network.SequencesOf(reserve.lengths, reserve.order, nullptr)),
+        network.rows_, auxiliary.units, spec.cell_clip,
+        reserve.layers[l].gates[d], reserve.layers[l].cells[d], pitch, to);
+  }
+  // Makes the outputs of layer `l` anew, if they are not kept.
+  RnnStatus MakeOutputs(int64_t l, void* to) const {
+    for (int64_t d = 0; auxiliary.remakes_outputs && d < spec.num_dirs(); ++d) {
+      CRNN_RETURN_IF_ERROR(
+          ComputeH(l, d, spec.layer_output_size(), network.At(to, d * units)));
+    }
+    return {};
+  }
+  // Where the outputs of an inner layer are while its matrices' gradients are
+  // computed: those made anew at the end of the gates of the layer above, which
+  // have been read by then.
+  void* OutputsOf(int64_t l) const {
+    if (!auxiliary.remakes_outputs) return reserve.layers[l].output;
+    return network.At(reserve.layers[l + 1].cells[0],
+                      -network.rows_ * spec.layer_output_size());
+  }
+
   // Returns what the backward kernel reads and writes for layer `l`.
   BackwardArguments Arguments(int64_t l, const void* output_backprop) const {
-    const Reserve::OfLayer& kept = reserve.layers[l];
     BackwardArguments arguments = {};
     arguments.sequences =
         network.SequencesOf(reserve.lengths, reserve.order, buffers.resets);
@@ -99,11 +125,11 @@ struct Network::BackwardPass {
       const int64_t state =
           network.StateOffset(pseudo_layer, spec.output_size());
       BackwardDirection& direction = arguments.direction[d];
-      network.SetDirection(pseudo_layer, buffers, kept.gates[d], reserve,
-                           &direction);
+      network.SetDirection(pseudo_layer, buffers, reserve.layers[l].gates[d],
+                           reserve, &direction);
       direction.vector_sums = workspace.vector_sums[d];
       direction.output =
-          network.At(l + 1 == spec.num_layers ? buffers.output : kept.output,
+          network.At(l + 1 == spec.num_layers ? buffers.output : OutputsOf(l),
                      d * spec.output_size());
       direction.output_backprop =
           network.At(output_backprop, d * spec.output_size());
@@ -150,7 +176,10 @@ struct Network::BackwardPass {
     // Padding in our own input holds zeros.
     const Sequences sequences =
         l == 0 ? arguments.sequences : WithoutLengths(arguments.sequences);
-    const void* input = l == 0 ? buffers.input : reserve.layers[l - 1].output;
+    const void* input = l == 0                      ? buffers.input
+                        : auxiliary.remakes_outputs ? RoomOf(l)
+                                                    : OutputsOf(l - 1);
+    if (l > 0) CRNN_RETURN_IF_ERROR(MakeOutputs(l - 1, RoomOf(l)));
     if (network.problem_.has_dropout_between_layers() && l > 0) {
       CRNN_RETURN_IF_ERROR(auxiliary.ApplyDropout(
           handles.stream, sequences, spec.layer_output_size(), l - 1,
@@ -218,12 +247,10 @@ struct Network::BackwardPass {
       BackwardArguments arguments = Arguments(l, output_backprop);
       const Sequences& sequences = arguments.sequences;
       for (int64_t d = 0; spec.num_proj > 0 && d < spec.num_dirs(); ++d) {
-        // The backward pass overwrites the gates.
-        CRNN_RETURN_IF_ERROR(auxiliary.Enqueue(
-            "compute_unprojected", handles.stream, GridOver(network.rows_ * 32),
-            Auxiliary::Unordered(sequences), network.rows_, auxiliary.units,
-            spec.cell_clip, arguments.direction[d].gates,
-            arguments.direction[d].cells, workspace.unprojected[d]));
+        CRNN_RETURN_IF_ERROR(ComputeH(l, d, units, workspace.unprojected[d]));
+      }
+      if (l + 1 < spec.num_layers) {
+        CRNN_RETURN_IF_ERROR(MakeOutputs(l, OutputsOf(l)));
       }
       CRNN_RETURN_IF_ERROR(
           workspace.step_memory

@@ -60,7 +60,8 @@ struct Network::Reserve : Kept {
   struct OfLayer {
     std::array<char*, kMaxDirs> gates = {};
     std::array<float*, kMaxDirs> norms = {};
-    // Before dropout; the last layer's goes to the caller.
+    // Before dropout; null if it is not kept. The last layer's goes to the
+    // caller.
     char* output = nullptr;
     // When the layer's steps have read them, the backward pass has room for
     // other arrays here, up to the end of the reserve space.
@@ -75,7 +76,7 @@ struct Network::Reserve : Kept {
         layer.gates[d] = TakeSteps(network.slots_ * spec.num_units);
         layer.norms[d] = TakeSums(network.rows_ * 2 * spec.kind().num_norms);
       }
-      if (l + 1 < spec.num_layers) {
+      if (l + 1 < spec.num_layers && !network.auxiliary_.remakes_outputs) {
         layer.output = TakeSteps(spec.layer_output_size());
       }
       for (int64_t d = 0; spec.has_c() && d < spec.num_dirs(); ++d) {
@@ -135,8 +136,8 @@ struct Network::Workspace : Memory {
   }
 };
 
-// The layout of a forward pass's workspace. In inference, layers that do not
-// run at the same time take turns in the same memory.
+// The layout of a forward pass's workspace. For what training does not keep,
+// layers that do not run at the same time take turns in the same memory.
 struct Network::ForwardWorkspace : Workspace {
   int64_t* given = nullptr;
   int* lengths = nullptr;
@@ -167,19 +168,20 @@ struct Network::ForwardWorkspace : Workspace {
           arena.Take<char>(problem.batch_size * spec.num_pseudo_layers() *
                            spec.num_units * network.item_);
     }
+    if (problem.is_training && !network.auxiliary_.remakes_outputs) return;
+    const bool is_stack = network.is_stack_;
+    const int64_t most = is_stack ? spec.num_layers : 2;
+    for (int64_t i = 0; i < std::min(spec.num_layers - 1, most); ++i) {
+      outputs[i] = TakeSteps(spec.layer_output_size());
+    }
     if (problem.is_training) return;
     if (has_lengths) {
       lengths = arena.Take<int>(problem.batch_size);
       order = arena.Take<int>(problem.batch_size);
     }
-    const bool is_stack = network.is_stack_;
     const int64_t at_once = is_stack ? spec.num_layers : spec.num_dirs();
     for (int64_t i = 0; i < at_once; ++i) {
       gates[i] = TakeSteps(network.slots_ * spec.num_units);
-    }
-    const int64_t most = is_stack ? spec.num_layers : 2;
-    for (int64_t i = 0; i < std::min(spec.num_layers - 1, most); ++i) {
-      outputs[i] = TakeSteps(spec.layer_output_size());
     }
   }
 };
@@ -220,7 +222,8 @@ struct Network::BackwardWorkspace : Workspace {
       }
     }
     const bool is_deep = spec.num_layers > 1;
-    // The lowest layer's cells come before what all others have kept.
+    // The lowest layer's cells come before what all others have kept or, if its
+    // outputs are made anew, before these.
     const int64_t of_cells =
         spec.has_c() ? spec.num_dirs() * spec.num_units : 0;
     const int64_t of_layer = of_cells * (network.slots_ + 1);
@@ -228,7 +231,9 @@ struct Network::BackwardWorkspace : Workspace {
         is_deep ? spec.layer_output_size() : spec.output_size(),
         products.ReadsPadding() && !problem.has_input_backprop ? spec.input_size
                                                                : 0);
-    if (width > of_cells + (spec.num_layers - 1) * of_layer) {
+    if (width > (network.auxiliary_.remakes_outputs
+                     ? of_cells * network.slots_
+                     : of_cells + (spec.num_layers - 1) * of_layer)) {
       room = TakeSteps(width);
     }
     if (is_deep && products.ReadsFloats(1)) {

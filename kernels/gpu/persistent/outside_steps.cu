@@ -11,17 +11,16 @@ static Sum OutputOf(const Functions& functions, const Sum* kept, Sum c) {
   if constexpr (Cell::kHasC && Cell::kNorms == 0) {
     return Cell::Output(functions, kept, c);
   }
-  return 0.0f;  // Such cells have no projection.
+  return 0.0f;  // Of such cells, no h is computed again.
 }
 
-// Computes h before its projection, [rows, units], from the gates and c of each
-// step. Past the sequences' ends, it is zero. The sequences have no order. A
-// warp takes a row.
-extern "C" __global__ void compute_unprojected(const Sequences all, Index rows,
-                                               int units, float clip,
-                                               const Item* __restrict__ gates,
-                                               const Item* __restrict__ cells,
-                                               Item* __restrict__ to) {
+// Computes h before its projection, if there is one, from the gates and c of
+// each step. Rows of h are `pitch` numbers apart. Past the sequences' ends, it
+// is zero. The sequences have no order. A warp takes a row.
+extern "C" __global__ void compute_h(const Sequences all, Index rows, int units,
+                                     float clip, const Item* __restrict__ gates,
+                                     const Item* __restrict__ cells,
+                                     Index pitch, Item* __restrict__ to) {
   const Functions functions = {clip};
   for (Index row = FirstIndex() / 32; row < rows; row += IndexStep() / 32) {
     const Step at = StepOfRow(all, row);
@@ -34,7 +33,7 @@ extern "C" __global__ void compute_unprojected(const Sequences all, Index rows,
       }
       const Sum c = ToFloat(cells[row * units + unit]);
       const Sum h = OutputOf<CellType>(functions, kept, c);
-      to[row * units + unit] = FromFloat(exists ? h : 0.0f);
+      to[row * pitch + unit] = FromFloat(exists ? h : 0.0f);
     }
   }
 }
