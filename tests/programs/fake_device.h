@@ -353,11 +353,9 @@ inline void StorePair(float* to, float first, float second) {
 }
 
 #if !defined(IS_FLOAT64)
-inline void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
-                        Word b0, Word b1) {
+inline void MultiplyAdd(float* sums, const Word* a, const Word* b) {
   auto& warp = Fake().warp();
   const int lane = Fake().me().lane;
-  const Word a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
   std::copy_n(a, 4, warp.a[lane]);
   std::copy_n(b, 2, warp.b[lane]);
   warp.sums[lane] = sums;
@@ -402,9 +400,10 @@ template <typename Sums>
 void MultiplyWide(Sums& sums, int i, Word a0, Word a1, Word a2, Word a3,
                   const WideOperand& b) {
   const int g = Fake().me().lane / 4;
+  const Word a[] = {a0, a1, a2, a3};
   for (size_t n = 0; n < std::extent_v<Sums>; ++n) {
-    MultiplyAdd(sums[n][i].sums, a0, a1, a2, a3, b.At(n * 8 + g, 0),
-                b.At(n * 8 + g, 1));
+    const Word of_b[] = {b.At(n * 8 + g, 0), b.At(n * 8 + g, 1)};
+    MultiplyAdd(sums[n][i].sums, a, of_b);
   }
 }
 template <typename Sums>

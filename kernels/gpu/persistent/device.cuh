@@ -82,11 +82,10 @@ static Word ToTf32(Word word) {
 
 // Computes sums += a * b for a tile of 16 rows, a step of 8 words and 8
 // columns. Lane 4 g + t has the words t and t + 4 of the step. Of `a`, it has
-// the rows g (words a0 and a2) and g + 8 (words a1 and a3); of `b`, the column
+// the rows g (words 0 and 2) and g + 8 (words 1 and 3); of `b`, the column
 // g; of the sums, the columns 2 t and 2 t + 1 of row g, then those of row g +
 // 8.
-static void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
-                        Word b0, Word b1) {
+static void MultiplyAdd(float* sums, const Word* a, const Word* b) {
   asm volatile(
 #if __CUDA_ARCH__ < 800
       // The tensor cores of Turing multiply steps of four words.
@@ -105,7 +104,7 @@ static void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
 #endif
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 #if WARPGROUPS

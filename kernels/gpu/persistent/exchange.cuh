@@ -140,7 +140,7 @@ class ClearedRing {
   static constexpr int kFenceSteps = Shape::kClearedRing / 4;
 
   char* const first_;
-  int sent_ = 0;  // Steps of earlier shares.
+  unsigned sent_ = 0;  // Steps of earlier shares.
 };
 
 // Returns what the sender of a chunk had before it set the mark.

@@ -128,7 +128,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     cells.LoadFirstInputs();
     states.Join();
     for (int step = 0; step < steps; ++step) {
-      const bool is_last = step + 1 == steps;
       // Work that does not depend on what peers send comes before the wait, if
       // there are registers for that.
       Weights::Sums sums;
@@ -152,8 +151,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
         cells.Compute(cell_step, step, round);
-        if (!is_last) states.Send(step, round, cells.h);
       }
+      // Between two cells, this would make a thread compute one cell after the
+      // other.
+      if (step + 1 < steps) states.Send(step, cells.h);
       states.EndStep(step);
       cells.Store(cell_step, step);
     }

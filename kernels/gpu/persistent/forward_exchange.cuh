@@ -138,22 +138,24 @@ class ClusterStates : public TeamStates {
     memory_.AwaitPeers(step, me_.index);
     if (WARPGROUPS) ShowOperands();
   }
-  // Sends the h of one of a thread's cells after a step, or of all of them with
-  // the last one if the lanes with the sums have the cells.
-  void Send(int step, int round, const float* h) const {
+  // Sends the h of a thread's cells after a step.
+  void Send(int step, const float* h) const {
     if (kHoldsCells) {
-      if (round + 1 == kRounds) SendAll(step, h);
+      SendHeld(step, h);
       return;
     }
-    const Cell cell(round, me_.index);
-    const Chunk chunk = ChunkOf(cell, h[round]);
-    const int unit = me_.rank * BLOCK_UNITS + cell.unit;
-    char* const to =
-        Numbers(step + 1) + cell.row * kPitch + unit / kLanes * kColumn;
 #pragma unroll
-    for (int i = 0; i < kPeers; ++i) {
-      if (cell.exists && i * kLanes + me_.lane % kLanes < TEAM) {
-        StoreToPeer(peers_[i], to, memory_.barriers + (step + 1) % 2, chunk);
+    for (int round = 0; round < kRounds; ++round) {
+      const Cell cell(round, me_.index);
+      const Chunk chunk = ChunkOf(cell, h[round]);
+      const int unit = me_.rank * BLOCK_UNITS + cell.unit;
+      char* const to =
+          Numbers(step + 1) + cell.row * kPitch + unit / kLanes * kColumn;
+#pragma unroll
+      for (int i = 0; i < kPeers; ++i) {
+        if (cell.exists && i * kLanes + me_.lane % kLanes < TEAM) {
+          StoreToPeer(peers_[i], to, memory_.barriers + (step + 1) % 2, chunk);
+        }
       }
     }
   }
@@ -164,7 +166,7 @@ class ClusterStates : public TeamStates {
   // Lanes with the same h divide the peers among themselves.
   static constexpr int kPeers = (TEAM + kLanes - 1) / kLanes;
 
-  void SendAll(int step, const float* h) const {
+  void SendHeld(int step, const float* h) const {
     // Eight units of a sequence are a chunk. A lane has two sequences of a
     // unit, or two units of a sequence.
     constexpr bool kHasTwo = kNeighbours == 2;
@@ -247,15 +249,18 @@ class GridStates : public TeamStates {
     }
     SynchronizeOperands();
   }
-  void Send(int step, int round, const float* h) const {
-    const Cell cell(round, me_.index);
-    const Chunk chunk = ChunkOf(cell, h[round]);
-    const int unit = me_.rank * BLOCK_UNITS + cell.unit;
-    if (!cell.exists || me_.lane % kLanes != 0 || cell.row >= rows_) return;
-    ring_.Send(
-        step,
-        (cell.row * kShape.all_units() + unit) * kShape.operand_item_bytes(),
-        chunk);
+  void Send(int step, const float* h) const {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const Cell cell(round, me_.index);
+      const Chunk chunk = ChunkOf(cell, h[round]);
+      const int unit = me_.rank * BLOCK_UNITS + cell.unit;
+      if (!cell.exists || me_.lane % kLanes != 0 || cell.row >= rows_) continue;
+      ring_.Send(
+          step,
+          (cell.row * kShape.all_units() + unit) * kShape.operand_item_bytes(),
+          chunk);
+    }
   }
   void EndStep(int step) const { ring_.EndStep(step); }
   void EndShare(int steps) { ring_.EndShare(steps > 0 ? steps - 1 : 0); }

@@ -10,10 +10,11 @@
 // The tensor cores multiply the numbers as they are.
 template <int kChains>
 struct DirectProducts {
-  // A lane's words of a pair in its two rows of a tile.
+  // A lane's operands of the two steps of a pair in a tile, as MultiplyAdd has
+  // them.
   struct Rows {
-    Chunk upper, lower;
-    Rows(const Chunk& upper, const Chunk& lower) : upper(upper), lower(lower) {}
+    Chunk step[2];
+    Rows(const Chunk& first, const Chunk& second) : step{first, second} {}
   };
   // A lane's words of a pair for the 8 sequences, whose rows begin at `rows`.
   // The lane is number t of the quad g.
@@ -30,19 +31,17 @@ struct DirectProducts {
   void Add(const Rows& a, const Columns& b, int position) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int w = 2 * half;
-      MultiplyAdd(sums[(2 * position + half) % kChains], a.upper.word[w],
-                  a.lower.word[w], a.upper.word[w + 1], a.lower.word[w + 1],
-                  b.chunk.word[w], b.chunk.word[w + 1]);
+      MultiplyAdd(sums[(2 * position + half) % kChains], a.step[half].word,
+                  b.chunk.word + 2 * half);
     }
   }
   // All lanes call this together.
   void Total(int, float* total) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      total[j] = 0.0f;
+      total[j] = sums[0][j];
 #pragma unroll
-      for (int chain = 0; chain < kChains; ++chain) total[j] += sums[chain][j];
+      for (int chain = 1; chain < kChains; ++chain) total[j] += sums[chain][j];
     }
   }
 };
@@ -89,8 +88,8 @@ struct SplitProducts : DirectProducts<kChains> {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int w = 2 * half;
-        MultiplyAdd(sum[half], upper[w], lower[w], upper[w + 1], lower[w + 1],
-                    columns[w], columns[w + 1]);
+        const Word rows[] = {upper[w], lower[w], upper[w + 1], lower[w + 1]};
+        MultiplyAdd(sum[half], rows, columns + w);
       }
     };
     add(a.upper.low, a.lower.low, b.parts.high);

@@ -36,8 +36,11 @@ class Weights {
         lane_(thread % 32),
         place_(lane_ % 4 * 64 + thread / 32 % 4 * 16 + lane_ / 4) {}
 
-  Chunk& SharedAt(int pair, int i, int half) const {
-    return TileAt(pair, i)[place_ + 8 * half];
+  void StoreShared(int pair, int i, const Chunk (&rows)[2]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      TileAt(pair, i)[place_ + 8 * half] = rows[half];
+    }
   }
   // Lane t of a quad gets the words t of all four lanes' chunks.
   void Arrange(Held& held) const {

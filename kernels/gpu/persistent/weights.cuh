@@ -51,15 +51,14 @@ class Weights {
       }
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        Chunk upper, lower;
-        if (is_shared) {
-          upper = SharedAt(pair, i, 0);
-          lower = SharedAt(pair, i, 1);
-        } else {
-          upper = held[pair < kHeld ? pair : 0][i][0];
-          lower = held[pair < kHeld ? pair : 0][i][1];
+        Chunk rows[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          rows[half] = is_shared ? SharedAt(pair, i, half)
+                                 : held[pair < kHeld ? pair : 0][i][half];
         }
-        const Products::Rows of_tile(upper, lower);
+        if (!is_shared) ArrangeRows(rows);
+        const Products::Rows of_tile(rows[0], rows[1]);
 #pragma unroll
         for (int n = 0; n < ROW_TILES; ++n) {
           sums[n][i].Add(of_tile, of_sequences[n], position);
@@ -68,15 +67,35 @@ class Weights {
     }
   }
 
-  // Where a lane's operands of a pair that registers do not hold are.
-  Chunk& SharedAt(int pair, int i, int half) const {
-    return shared_[(((pair - RESIDENT_PAIRS) * WARPS * kTiles + i) * 2 + half) *
-                   32];
+  // Stores a lane's operands in a tile's two rows of a pair that registers do
+  // not hold.
+  void StoreShared(int pair, int i, Chunk (&rows)[2]) const {
+    ArrangeRows(rows);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) SharedAt(pair, i, half) = rows[half];
   }
   // Brings loaded operands into the order of products.
   static void Arrange(Held&) {}
 
  private:
+  // Makes those of each step a chunk, unless floats are taken apart anyway. As
+  // what is loaded at once lies in neighbouring registers, half of the
+  // products' instructions would bring it into this order otherwise.
+  static void ArrangeRows(Chunk (&rows)[2]) {
+    if (kShape.is_exact()) return;
+    const Chunk upper = rows[0], lower = rows[1];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int w = 2 * half;
+      rows[half] = {
+          {upper.word[w], lower.word[w], upper.word[w + 1], lower.word[w + 1]}};
+    }
+  }
+  Chunk& SharedAt(int pair, int i, int half) const {
+    return shared_[(((pair - RESIDENT_PAIRS) * WARPS * kTiles + i) * 2 + half) *
+                   32];
+  }
+
   Chunk* const shared_;
 };
 #endif
@@ -102,17 +121,18 @@ static void LoadAll(const Function& load, const Weights& weights,
   for (int pair = RESIDENT_PAIRS; pair < kPairs; pair += kPairsAtOnce) {
 #pragma unroll
     for (int first = 0; first < kPairsAtOnce * kOfPair; first += kMost) {
-      Chunk chunks[kMost];
+      Chunk chunks[kMost / 2][2];
 #pragma unroll
       for (int i = first; i < first + kMost; ++i) {
         if (i >= kPairsAtOnce * kOfPair) continue;
-        chunks[i - first] = load(pair + i / kOfPair, i % kOfPair / 2, i % 2);
+        chunks[(i - first) / 2][i % 2] =
+            load(pair + i / kOfPair, i % kOfPair / 2, i % 2);
       }
 #pragma unroll
-      for (int i = first; i < first + kMost; ++i) {
+      for (int i = first; i < first + kMost; i += 2) {
         if (i >= kPairsAtOnce * kOfPair) continue;
-        weights.SharedAt(pair + i / kOfPair, i % kOfPair / 2, i % 2) =
-            chunks[i - first];
+        weights.StoreShared(pair + i / kOfPair, i % kOfPair / 2,
+                            chunks[(i - first) / 2]);
       }
     }
   }
