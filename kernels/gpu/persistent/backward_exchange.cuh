@@ -248,7 +248,10 @@ class GridParts : public PartsOfWarp {
   void Add(int, const Cell& cell, float* dh) const {
 #pragma unroll
     for (int adder = 0; adder < kAdders; ++adder) {
-      *dh += Sums()[(adder * kRows + cell.row) * BLOCK_UNITS + cell.unit];
+      const auto& sums = *reinterpret_cast<const Pair*>(
+          Sums() + (adder * kRows + cell.row) * BLOCK_UNITS + cell.unit);
+#pragma unroll
+      for (int i = 0; i < kNeighbours; ++i) dh[i] += sums.of[i];
     }
   }
   template <typename PowerOfSums>
@@ -266,6 +269,9 @@ class GridParts : public PartsOfWarp {
   void EndShare(int steps) { ring_.EndShare(steps); }
 
  private:
+  struct alignas(4 * kNeighbours) Pair {
+    float of[kNeighbours];
+  };
   // The sums of the adders.
   float* Sums() const { return reinterpret_cast<float*>(memory_.parts); }
 
@@ -350,16 +356,21 @@ class BlockGates {
   // Stores the gradients where they are multiplied, or sends them to the band.
   void Store(int turn, const float (&of_slots)[kRounds][kSlots]) const {
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kRounds; round += kNeighbours) {
       const Cell cell(round, me_.index);
-      const Words words = WordsOf(turn, cell, of_slots[round]);
+      struct alignas(kNeighbours * sizeof(Words)) {
+        Words of[kNeighbours];
+      } words;
+#pragma unroll
+      for (int i = 0; i < kNeighbours; ++i) {
+        words.of[i] =
+            WordsOf(turn, Cell(round + i, me_.index), of_slots[round + i]);
+      }
       if (!cell.exists) continue;
-      Word* const to = reinterpret_cast<Word*>(
+      *reinterpret_cast<decltype(words)*>(
           memory_.gradients + turn % 2 * kCopy + cell.row * kPitch +
           cell.unit / kOperands * kColumn +
-          cell.unit % kOperands * (16 / kOperands));
-#pragma unroll
-      for (int j = 0; j < 4 / kOperands; ++j) to[j] = words.of[j];
+          cell.unit % kOperands * (16 / kOperands)) = words;
     }
   }
   // Receives what others of the band have sent.

@@ -196,10 +196,11 @@ struct OwnCells {
     return sequence;
   }
   // Draws the zoneout of the step that a pass runs at this turn. If units are a
-  // multiple of four, four lanes have neighbouring ones of a sequence, whose
-  // numbers are drawn together. So each of these draws one of the states at one
-  // of the next turns for all four: an LSTM of 256 units, 64 sequences and 100
-  // steps trains in 0.39 ms on an H200, and takes 0.43 if all lanes draw.
+  // multiple of four, lanes have four neighbouring ones of a sequence, whose
+  // numbers are drawn together. So for each of these, one of the states is
+  // drawn at one of the next turns for all four: an LSTM of 256 units, 64
+  // sequences and 100 steps trains in 0.39 ms on an H200, and takes 0.43 if all
+  // lanes draw.
   void Draw(int turn) {
     static_assert(!CellType::kZones || !WARPGROUPS, "lanes are neighbours");
     if constexpr (CellType::kZones) {
@@ -210,23 +211,35 @@ struct OwnCells {
         return row_of_masks[round] +
                (is_reversed ? -step : step) * sequences.batch;
       };
+      constexpr int kLanes = 4 / kNeighbours;
+      const auto number_of = [&](int round) {  // Of four units.
+        return me.lane % kLanes * kNeighbours + round % kNeighbours;
+      };
+      const bool is_by_four = NUM_UNITS % 4 == 0 && masks.draws();
+#pragma unroll
+      for (int round = 0; round < kRounds && is_by_four && place == 0;
+           ++round) {
+        const int number = number_of(round);
+        drawn[round] = masks.FourStay(number % kStates,
+                                      row_at(round, turn + number / kStates),
+                                      NUM_UNITS, unit_of[round]);
+      }
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
-        const int unit = unit_of[round];
         Sum* const zones = functions[round].zones;
-        if (NUM_UNITS % 4 > 0 || !masks.draws()) {
-          masks.SetShares(row_at(round, turn), NUM_UNITS, unit, zones);
+        if (!is_by_four) {
+          masks.SetShares(row_at(round, turn), NUM_UNITS, unit_of[round],
+                          zones);
           continue;
-        }
-        if (place == 0) {
-          drawn[round] = masks.FourStay(me.t % kStates,
-                                        row_at(round, turn + me.t / kStates),
-                                        NUM_UNITS, unit);
         }
 #pragma unroll
         for (int state = 0; state < kStates; ++state) {
-          zones[state] =
-              ShuffleFrom(drawn[round], 4 * me.g + place + state) >> me.t & 1;
+          const int from = place + state, first = round - round % kNeighbours;
+          const Word bits = from % kNeighbours == 0
+                                ? drawn[first]
+                                : drawn[first + kNeighbours - 1];
+          const int lane = me.lane / kLanes * kLanes + from / kNeighbours;
+          zones[state] = ShuffleFrom(bits, lane) >> number_of(round) & 1;
         }
       }
     }

@@ -27,10 +27,10 @@ static void LoadWeights(const Thread& me, const RowOf& row_of,
   // A tile's rows g and g + 8 are neighbours among those of the weights or, if
   // lanes hold the cells of neighbouring units, those of two units.
   const auto load = [&](int pair, int i, int half) {
-    const int at = kNeighbours == 2
+    const int at = !kHoldsCells ? sums.TileOf(i) * 16 + 2 * me.g + half
+                   : kNeighbours == 2
                        ? (me.warp * 16 + 2 * me.g + half) * SLOTS + i
-                   : kHoldsCells ? (me.warp * 8 + me.g) * SLOTS + 2 * i + half
-                                 : sums.TileOf(i) * 16 + 2 * me.g + half;
+                       : (me.warp * 8 + me.g) * SLOTS + 2 * i + half;
     const int column = ((sums.first_pair() + pair) * 16 + me.t * 4) * kOperands;
     const Item* const row =
         at < kShape.band_rows() && column < kSliceUnits ? row_of(at) : nullptr;

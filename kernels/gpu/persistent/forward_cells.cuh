@@ -40,7 +40,6 @@ using CellStep = PlainForwardStep;
 // The number of steps by which the products of the input side are loaded ahead,
 // since a step may be shorter than a load from memory takes.
 constexpr int kAhead = kHasBands || WARPGROUPS ? 1 : 2;
-static_assert(kAhead == 1 || kTogether == 1, "cells hand on what they share");
 class ForwardCells : public OwnCells {
  public:
   float h[kRounds], c[kRounds];
@@ -118,14 +117,17 @@ class ForwardCells : public OwnCells {
                   reinterpret_cast<Item*>(&inputs_[0][at][gate]));
         }
         z_[round][gate] += ToFloat(inputs_[0][at][gate].Of(round % kTogether));
-#pragma unroll
-        for (int ahead = 1; ahead < kAhead; ++ahead) {
-          inputs_[ahead - 1][at][gate] = inputs_[ahead][at][gate];
-        }
       }
+    }
+#pragma unroll
+    for (int at = 0; at < kRounds / kTogether; ++at) {
 #pragma unroll
       for (int ahead = 1; ahead < kAhead; ++ahead) {
         resets_[ahead - 1][at] = resets_[ahead][at];
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          inputs_[ahead - 1][at][gate] = inputs_[ahead][at][gate];
+        }
       }
     }
   }

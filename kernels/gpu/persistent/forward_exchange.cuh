@@ -93,20 +93,26 @@ class TeamStates {
   }
 
  protected:
-  // The lanes that have the same 16 bytes of h.
-  static constexpr int kLanes = kShape.chunk_units();
+  // The units of 16 bytes of h.
+  static constexpr int kUnits = kShape.chunk_units();
+  // The lanes that have the same word of h, and the same 16 bytes.
+  static constexpr int kOfWord = kNeighbours < kOperands ? kOperands : 1;
+  static constexpr int kLanes = 4 * kOfWord;
 
-  // Returns the 16 bytes of h that the lane of a cell shares with its
-  // neighbours. Lanes without a cell take part in the shuffles, too.
-  Chunk ChunkOf(const Cell& cell, float h) const {
-    if (cell.exists) h *= memory_.ScaleOfH(cell.row);
-    const float pair[2] = {h, ShuffleXor(h, 1)};
-    const Word word = ToOperands(kOperands == 1 ? &h : pair);
+  // Returns the 16 bytes of h that the lane of a cell, and perhaps of the next
+  // round's neighbour, shares with other lanes. Lanes without a cell take part
+  // in the shuffles, too.
+  Chunk ChunkOf(const Cell& cell, const float* h) const {
+    const float scale = cell.exists ? memory_.ScaleOfH(cell.row) : 1.0f;
+    float pair[2] = {scale * h[0]};
+    pair[1] =
+        kOfWord == 2 ? ShuffleXor(pair[0], 1) : scale * h[kNeighbours - 1];
+    const Word word = ToOperands(pair);
     Chunk chunk;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       chunk.word[j] =
-          ShuffleFrom(word, me_.lane / kLanes * kLanes + j * kOperands);
+          ShuffleFrom(word, me_.lane / kLanes * kLanes + j * kOfWord);
     }
     return chunk;
   }
@@ -147,10 +153,10 @@ class ClusterStates : public TeamStates {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const Cell cell(round, me_.index);
-      const Chunk chunk = ChunkOf(cell, h[round]);
+      const Chunk chunk = ChunkOf(cell, h + round);
       const int unit = me_.rank * BLOCK_UNITS + cell.unit;
       char* const to =
-          Numbers(step + 1) + cell.row * kPitch + unit / kLanes * kColumn;
+          Numbers(step + 1) + cell.row * kPitch + unit / kUnits * kColumn;
 #pragma unroll
       for (int i = 0; i < kPeers; ++i) {
         if (cell.exists && i * kLanes + me_.lane % kLanes < TEAM) {
@@ -214,7 +220,7 @@ class GridStates : public TeamStates {
   // [kRows, all units]. Other rows than those of sequences stay zero.
   void Receive(int step, int piece) const {
     if (step == 0) return;
-    constexpr int kInRow = kSliceUnits / kLanes;
+    constexpr int kInRow = kSliceUnits / kUnits;
     constexpr int kOfRow =
         Weights::kPieces == 1 ? kInRow : kPairs / Weights::kPieces * 4;
     constexpr int kOfThread = (kRows * kOfRow + kThreads - 1) / kThreads;
@@ -251,9 +257,9 @@ class GridStates : public TeamStates {
   }
   void Send(int step, const float* h) const {
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kRounds; round += kNeighbours) {
       const Cell cell(round, me_.index);
-      const Chunk chunk = ChunkOf(cell, h[round]);
+      const Chunk chunk = ChunkOf(cell, h + round);
       const int unit = me_.rank * BLOCK_UNITS + cell.unit;
       if (!cell.exists || me_.lane % kLanes != 0 || cell.row >= rows_) continue;
       ring_.Send(
@@ -379,11 +385,19 @@ class StoredSums : public WarpSums {
     if (!cell.exists) return;
 #pragma unroll
     for (int i = 0; i < (kHasBands ? 1 : SPLITS); ++i) {
-      const Slots part = *reinterpret_cast<const Slots*>(
-          memory_.sums + (i * kRows + cell.row) * kSumsPitch +
-          cell.unit * SLOTS);
+      const auto* const of_row = reinterpret_cast<const Slots*>(
+          memory_.sums + (i * kRows + cell.row) * kSumsPitch);
+      // Of pairs of cells, every second four lanes read the second one first:
+      // the first ones of eight lanes lie in half of the banks.
+      const int neighbour = round % kNeighbours;
+      const int is_first = neighbour == me_.lane / 4 % kNeighbours;
+      const Slots pair[] = {
+          of_row[cell.unit - neighbour + me_.lane / 4 % kNeighbours],
+          of_row[cell.unit - neighbour + (me_.lane / 4 + 1) % kNeighbours]};
 #pragma unroll
-      for (int slot = 0; slot < SLOTS; ++slot) of_cell[slot] += part.of[slot];
+      for (int slot = 0; slot < SLOTS; ++slot) {
+        of_cell[slot] += is_first ? pair[0].of[slot] : pair[1].of[slot];
+      }
     }
     Scale(cell, has_powers, of_cell);
   }

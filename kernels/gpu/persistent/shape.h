@@ -153,8 +153,18 @@ struct Shape {
   constexpr bool forward_holds_cells() const {
     return has_warpgroups && is_cluster;
   }
+  // In teams that are no clusters, a thread has the cells of two neighbouring
+  // units, whose numbers it loads and stores together, if no thread is left
+  // without cells.
+  constexpr bool has_pairs_of_cells() const {
+    return !is_cluster && !has_warpgroups && !has_bands() && norms == 0 &&
+           word_operands == 2 && block_units * rows() % (2 * threads()) == 0;
+  }
   constexpr int forward_neighbours() const {
-    return forward_holds_cells() && block_units > 8 * warps ? 2 : 1;
+    return (forward_holds_cells() && block_units > 8 * warps) ||
+                   has_pairs_of_cells()
+               ? 2
+               : 1;
   }
   constexpr int forward_warp_tiles() const {
     return forward_holds_cells()
@@ -218,13 +228,13 @@ struct Shape {
   constexpr int backward_warp_tiles() const {
     return backward_warp_groups() * group_tiles();
   }
-  // In clusters of warpgroups, a thread has the cells of so many neighbouring
+  // In clusters of warpgroups, too, a thread has the cells of neighbouring
   // units. Where these are few, two blocks share a multiprocessor.
   constexpr int backward_neighbours() const {
-    return has_warpgroups && is_cluster ? 2 : 1;
+    return (has_warpgroups && is_cluster) || has_pairs_of_cells() ? 2 : 1;
   }
   constexpr bool backward_has_few_cells() const {
-    return backward_neighbours() == 2 && row_tiles == 2 && rounds() <= 4;
+    return has_warpgroups && is_cluster && row_tiles == 2 && rounds() <= 4;
   }
   // The lanes that share a sequence, and whether its cells in the block are
   // all theirs.
