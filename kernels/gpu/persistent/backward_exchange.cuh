@@ -356,21 +356,25 @@ class BlockGates {
   // Stores the gradients where they are multiplied, or sends them to the band.
   void Store(int turn, const float (&of_slots)[kRounds][kSlots]) const {
 #pragma unroll
-    for (int round = 0; round < kRounds; round += kNeighbours) {
+    for (int round = 0; round < kRounds; ++round) {
       const Cell cell(round, me_.index);
-      struct alignas(kNeighbours * sizeof(Words)) {
-        Words of[kNeighbours];
-      } words;
-#pragma unroll
-      for (int i = 0; i < kNeighbours; ++i) {
-        words.of[i] =
-            WordsOf(turn, Cell(round + i, me_.index), of_slots[round + i]);
-      }
+      const Words words = WordsOf(turn, cell, of_slots[round]);
       if (!cell.exists) continue;
-      *reinterpret_cast<decltype(words)*>(
-          memory_.gradients + turn % 2 * kCopy + cell.row * kPitch +
-          cell.unit / kOperands * kColumn +
-          cell.unit % kOperands * (16 / kOperands)) = words;
+      char* const to = memory_.gradients + turn % 2 * kCopy +
+                       cell.row * kPitch + cell.unit / kOperands * kColumn +
+                       cell.unit % kOperands * (16 / kOperands);
+      if constexpr (kShape.has_pairs_of_cells()) {
+        // As two stores, the lanes' would meet in the same banks.
+        if (round % 2 == 0) continue;
+        const Words first = WordsOf(turn, cell, of_slots[round - 1]);
+        *reinterpret_cast<Chunk*>(to - 8) = {
+            {first.of[0], first.of[1], words.of[0], words.of[1]}};
+      } else {
+#pragma unroll
+        for (int j = 0; j < 4 / kOperands; ++j) {
+          reinterpret_cast<Word*>(to)[j] = words.of[j];
+        }
+      }
     }
   }
   // Receives what others of the band have sent.

@@ -39,9 +39,9 @@ struct DirectProducts {
   void Total(int, float* total) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      total[j] = sums[0][j];
+      total[j] = 0.0f;
 #pragma unroll
-      for (int chain = 1; chain < kChains; ++chain) total[j] += sums[chain][j];
+      for (int chain = 0; chain < kChains; ++chain) total[j] += sums[chain][j];
     }
   }
 };
