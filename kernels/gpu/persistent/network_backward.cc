@@ -104,10 +104,11 @@ struct Network::BackwardPass {
     return {};
   }
   // Where the outputs of an inner layer are while its matrices' gradients are
-  // computed: those made anew at the end of the gates of the layer above, which
-  // have been read by then.
+  // computed. Those made anew stand in gates that have been read by then: where
+  // the layer above reads them too, in those of the layer above that one.
   void* OutputsOf(int64_t l) const {
     if (!auxiliary.remakes_outputs) return reserve.layers[l].output;
+    if (l + 2 < spec.num_layers) return reserve.layers[l + 2].gates[0];
     return network.At(reserve.layers[l + 1].cells[0],
                       -network.rows_ * spec.layer_output_size());
   }
@@ -176,10 +177,15 @@ struct Network::BackwardPass {
     // Padding in our own input holds zeros.
     const Sequences sequences =
         l == 0 ? arguments.sequences : WithoutLengths(arguments.sequences);
-    const void* input = l == 0                      ? buffers.input
-                        : auxiliary.remakes_outputs ? RoomOf(l)
-                                                    : OutputsOf(l - 1);
-    if (l > 0) CRNN_RETURN_IF_ERROR(MakeOutputs(l - 1, RoomOf(l)));
+    const void* input = buffers.input;
+    if (l > 0) {
+      // The last layer's gates have not been read yet.
+      void* const below = auxiliary.remakes_outputs && l + 1 == spec.num_layers
+                              ? RoomOf(l)
+                              : OutputsOf(l - 1);
+      CRNN_RETURN_IF_ERROR(MakeOutputs(l - 1, below));
+      input = below;
+    }
     if (network.problem_.has_dropout_between_layers() && l > 0) {
       CRNN_RETURN_IF_ERROR(auxiliary.ApplyDropout(
           handles.stream, sequences, spec.layer_output_size(), l - 1,
@@ -249,7 +255,7 @@ struct Network::BackwardPass {
       for (int64_t d = 0; spec.num_proj > 0 && d < spec.num_dirs(); ++d) {
         CRNN_RETURN_IF_ERROR(ComputeH(l, d, units, workspace.unprojected[d]));
       }
-      if (l + 1 < spec.num_layers) {
+      if (l + 2 == spec.num_layers) {
         CRNN_RETURN_IF_ERROR(MakeOutputs(l, OutputsOf(l)));
       }
       CRNN_RETURN_IF_ERROR(
