@@ -366,7 +366,8 @@ class BlockGates {
       if constexpr (kShape.has_pairs_of_cells()) {
         // As two stores, the lanes' would meet in the same banks.
         if (round % 2 == 0) continue;
-        const Words first = WordsOf(turn, cell, of_slots[round - 1]);
+        const Words first =
+            WordsOf(turn, Cell(round - 1, me_.index), of_slots[round - 1]);
         *reinterpret_cast<Chunk*>(to - 8) = {
             {first.of[0], first.of[1], words.of[0], words.of[1]}};
       } else {
