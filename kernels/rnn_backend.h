@@ -146,22 +146,18 @@ static_assert(NumVisited<RnnProblem>() ==
                   kNumFields<RnnSpec> + kOwnFields<RnnProblem, 1>,
               "VisitFields leaves a field of problems out");
 
-// Appends the bytes of fields to a key.
-struct AppendTo {
-  std::string* key;
-
-  template <typename Field>
-  void operator()(const Field& field) const {
-    key->append(reinterpret_cast<const char*>(&field), sizeof(field));
-  }
-};
+// Appends the bytes of a field to a key.
+template <typename Field>
+void AppendTo(std::string* key, const Field& field) {
+  key->append(reinterpret_cast<const char*>(&field), sizeof(field));
+}
 
 // A key that tells problems apart.
 inline std::string KeyOf(const RnnProblem& problem) {
   std::string key;
   key.reserve(160);
   const auto append = [&](const char*, const auto& field) {
-    AppendTo{&key}(field);
+    AppendTo(&key, field);
   };
   VisitFields(problem, append);
   return key;

@@ -125,7 +125,7 @@ void BackwardPass<T>::LayOut(const CpuReserve<T>& reserve, Arena* arena,
     group.pseudo_layer = &layer->pseudo_layers[group.dir];
     group.dh = arena->Take<T>(strand_size_ * h_stride_);
     if (cell_.has_c) group.dc = arena->Take<T>(strand_size_ * units_);
-    group.zones = TakeZones<T>(arena);
+    group.zones = arena->Take<T>(zones_size_);
     if (spec_.normalizes()) {
       group.norms =
           arena->Take<T>(division_.parts * (cell_.num_norms + 1) * units_);

@@ -148,9 +148,8 @@ RnnStatus CpuBackend::Plan(const RnnProblem& given, int /*choice*/,
     if (!status.ok()) return status;
   }
   std::string key = KeyOf(problem);
-  const AppendTo append = {&key};
-  append(threads_.count);
-  append(packed_ != nullptr);
+  AppendTo(&key, threads_.count);
+  AppendTo(&key, packed_ != nullptr);
   PlanCache::Made made;
   if (!plans->Find(key, &made)) {
     made.plan = MakePlan(problem);

@@ -12,18 +12,12 @@ CpuReserve<T>::CpuReserve(const RnnProblem& problem, Arena* arena) {
       steps + problem.batch_size + (problem.has_resets ? 1 : 0);
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
     for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
-      PseudoLayer pseudo_layer = {};
-      if (problem.is_training) {
-        pseudo_layer.gates =
-            arena->Take<T>(steps * spec.num_gates() * spec.num_units);
-        if (spec.has_c()) {
-          pseudo_layer.cell = arena->Take<T>(states * spec.num_units);
-        }
-        if (spec.kind().num_slots > spec.num_gates()) {
-          pseudo_layer.candidate = arena->Take<T>(steps * spec.num_units);
-        }
-      }
-      pseudo_layers.push_back(pseudo_layer);
+      PseudoLayer& kept = pseudo_layers.emplace_back();
+      if (!problem.is_training) continue;
+      kept.gates = arena->Take<T>(steps * spec.num_gates() * spec.num_units);
+      if (spec.has_c()) kept.cell = arena->Take<T>(states * spec.num_units);
+      if (spec.kind().num_slots == spec.num_gates()) continue;
+      kept.candidate = arena->Take<T>(steps * spec.num_units);
     }
     T* output = nullptr;
     if (problem.is_training) {

@@ -208,17 +208,12 @@ class CpuNetwork {
       }
     });
   }
-  // Takes the shares of zoneout, if there is any: [strand, 2, H].
-  template <typename T>
-  T* TakeZones(Arena* arena) const {
-    if (!spec_.has_zoneout()) return nullptr;
-    return arena->Take<T>(2 * strand_size_ * units_);
-  }
   // Returns where a gate's part of an array from TakeMasks begins.
   template <typename T>
   T* OfGate(T* masks, int64_t gate) const {
     return masks + gate * strand_size_ * h_stride_;
   }
+
   const RnnProblem& problem_;
   const RnnSpec& spec_;
   const CellKind& cell_;
@@ -233,6 +228,9 @@ class CpuNetwork {
   const int64_t batch_, gates_, units_, out_, layer_out_, dirs_;
   const int64_t h_stride_;     // Numbers from one row of states to the next.
   const int64_t strand_size_;  // The most sequences of a strand.
+  // The shares of zoneout that a group has, [strand, 2, H].
+  const int64_t zones_size_ =
+      spec_.has_zoneout() ? 2 * strand_size_ * units_ : 0;
 };
 
 }  // namespace cudnn_rnn_tf

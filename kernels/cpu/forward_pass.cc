@@ -81,19 +81,18 @@ void ForwardPass<T>::LayOut(const CpuReserve<T>& reserve, Arena* arena,
     group.layer = layer;
     group.pseudo_layer = layer->index * dirs_ + group.dir;
     group.kept = reserve.pseudo_layers[group.pseudo_layer];
-    group.h[0] = arena->Take<T>(strand_size_ * h_stride_);
-    group.h[1] = arena->Take<T>(strand_size_ * h_stride_);
-    if (has_recurrent_dropout()) {
-      group.masks = TakeMasks<T>(arena);
-      group.masked[0] = TakeMasks<T>(arena);
-      group.masked[1] = TakeMasks<T>(arena);
-    } else if (precision_.rounds_steps) {
-      for (uint16_t*& rounded : group.rounded) {
-        rounded = arena->Take<uint16_t>(PaddedRows(strand_size_) * h_stride_);
+    if (has_recurrent_dropout()) group.masks = TakeMasks<T>(arena);
+    for (const int parity : {0, 1}) {
+      group.h[parity] = arena->Take<T>(strand_size_ * h_stride_);
+      if (has_recurrent_dropout()) {
+        group.masked[parity] = TakeMasks<T>(arena);
+      } else if (precision_.rounds_steps) {
+        group.rounded[parity] =
+            arena->Take<uint16_t>(PaddedRows(strand_size_) * h_stride_);
       }
     }
     if (cell_.has_c) group.c = arena->Take<T>(strand_size_ * units_);
-    group.zones = TakeZones<T>(arena);
+    group.zones = arena->Take<T>(zones_size_);
     if (spec_.num_proj > 0) {
       group.unprojected = arena->Take<T>(strand_size_ * units_);
     }

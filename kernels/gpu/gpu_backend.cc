@@ -58,9 +58,8 @@ RnnStatus GpuBackend::Find(const RnnProblem& problem, int choice,
   if (choice != 0) known.algorithm = RnnAlgorithm::kAuto;
   const auto key_of = [&](int number) {
     std::string key = KeyOf(known);
-    const AppendTo append = {&key};
-    append(options_.allow_tf32);
-    append(number);
+    AppendTo(&key, options_.allow_tf32);
+    AppendTo(&key, number);
     return key;
   };
   PlanCache& plans = PlansOf(resources_.device);
@@ -146,16 +145,16 @@ bool GpuBackend::Replay(const GpuPlan& plan, const Buffers& buffers,
                                                      const Buffers&) const) {
   ReplayablePass pass;
   pass.addresses.reserve(16);
-  const AppendTo append = {&pass.key};
   pass.key.reserve(64);
-  append(plan.id);
-  append(std::is_same_v<Buffers, RnnBackwardBuffers>);
-  append(stream());
+  AppendTo(&pass.key, plan.id);
+  AppendTo(&pass.key, std::is_same_v<Buffers, RnnBackwardBuffers>);
+  AppendTo(&pass.key, stream());
   VisitTensors(buffers, [&](const void* tensor) {
     const auto address = reinterpret_cast<CUdeviceptr>(tensor);
     pass.addresses.push_back(address);
-    append(static_cast<uint16_t>(address == 0 ? Graph::kMoveUnit
-                                              : address % Graph::kMoveUnit));
+    AppendTo(&pass.key,
+             static_cast<uint16_t>(address == 0 ? Graph::kMoveUnit
+                                                : address % Graph::kMoveUnit));
   });
   pass.stream = stream();
   pass.may_make = !resources_.is_profiled();
