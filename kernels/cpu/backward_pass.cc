@@ -1,6 +1,7 @@
 #include "kernels/cpu/backward_pass.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace cudnn_rnn_tf {
 
@@ -68,12 +69,10 @@ void BackwardPass<T>::Add(const CpuReserve<T>& reserve, Arena* arena,
     tensors_.FillPadding(buffers_.input_backprop, input_size, schedule);
   }
   if (rows_.num_rows() > 0) return;
-  schedule->AddRanges(weights_.layout().size(), kSliceCols,
-                      [this](int64_t first, int64_t last) {
-                        const std::vector<T> zeros(last - first);
-                        params_backprop().From(first).Write(last - first,
-                                                            zeros.data());
-                      });
+  schedule->Add(1, 1, [this](int64_t, int64_t) {
+    std::memset(buffers_.params_backprop, 0,
+                weights_.layout().size() * SizeOf(problem_.dtype));
+  });
 }
 
 template <typename T>

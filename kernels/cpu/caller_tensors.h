@@ -18,20 +18,16 @@ namespace cudnn_rnn_tf {
 
 class CallerTensors {
  public:
-  // The rows must outlive this object.
+  // Both must outlive this object.
   CallerTensors(const RnnProblem& problem, const PackedRows& rows)
-      : rows_(rows),
-        dtype_(problem.dtype),
-        time_major_(problem.time_major),
-        max_time_(problem.max_time),
-        batch_size_(problem.batch_size),
+      : problem_(problem),
+        rows_(rows),
         row_indices_(rows.CallerRows(problem.time_major)) {
     const int64_t layers = problem.spec.num_pseudo_layers();
-    for (int64_t state = 0; state < layers * batch_size_; ++state) {
-      state_indices_.push_back(problem.time_major
-                                   ? state
-                                   : state % batch_size_ * layers +
-                                         state / batch_size_);
+    const int64_t batch = problem.batch_size;
+    for (int64_t i = 0; i < layers * batch; ++i) {
+      state_indices_.push_back(
+          problem.time_major ? i : i % batch * layers + i / batch);
     }
   }
 
@@ -41,7 +37,7 @@ class CallerTensors {
   template <typename T, typename Data>
   auto Numbers(Data* tensor) const {
     using Number = std::conditional_t<std::is_const_v<Data>, const T, T>;
-    return StoredNumbers<Number>{tensor, HalfTypeOf(dtype_)};
+    return StoredNumbers<Number>{tensor, HalfTypeOf(problem_.dtype)};
   }
   template <typename T, typename Data>
   auto Sequences(Data* tensor, int64_t n) const {
@@ -54,22 +50,21 @@ class CallerTensors {
 
   // Adds the work that fills the padding of sequences with zeros.
   void FillPadding(void* sequences, int64_t n, Schedule* schedule) const {
-    if (rows_.num_rows() == max_time_ * batch_size_) return;
-    const auto row_bytes = static_cast<int64_t>(n * SizeOf(dtype_));
+    const int64_t max_time = problem_.max_time, batch = problem_.batch_size;
+    if (rows_.num_rows() == max_time * batch) return;
+    const auto row_bytes = static_cast<int64_t>(n * SizeOf(problem_.dtype));
     char* const to = static_cast<char*>(sequences);
-    schedule->AddRanges(batch_size_, 1, [=](int64_t position, int64_t) {
-      for (int64_t t = rows_.length(position); t < max_time_; ++t) {
-        const int64_t row = rows_.CallerRow(position, t, time_major_);
+    schedule->AddRanges(batch, 1, [=](int64_t position, int64_t) {
+      for (int64_t t = rows_.length(position); t < max_time; ++t) {
+        const int64_t row = rows_.CallerRow(position, t, problem_.time_major);
         std::fill_n(to + row * row_bytes, row_bytes, char{0});
       }
     });
   }
 
  private:
+  const RnnProblem& problem_;
   const PackedRows& rows_;
-  const RnnDataType dtype_;
-  const bool time_major_;
-  const int64_t max_time_, batch_size_;
   const std::vector<int64_t> row_indices_;
   std::vector<int64_t> state_indices_;
 };

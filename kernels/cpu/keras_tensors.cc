@@ -74,24 +74,17 @@ RnnStatus CpuBackend::MoveKerasTensors(const KerasLayout& layout,
                                        size_t item_bytes, bool to_params,
                                        const std::vector<void*>& tensors,
                                        void* params) {
-  auto tensor = tensors.begin();
+  auto next = tensors.begin();
   for (const KerasTensor& place : layout.tensors()) {
-    const auto move = [&, tensor = *tensor](auto number) {
+    void* const tensor = *next++;
+    const auto move = [&](auto number) {
       using T = decltype(number);
       Move(place, to_params, static_cast<T*>(tensor), static_cast<T*>(params),
            threads_);
     };
-    switch (item_bytes) {
-      case sizeof(double):
-        move(double());
-        break;
-      case sizeof(float):
-        move(float());
-        break;
-      default:
-        move(uint16_t());
-    }
-    ++tensor;
+    item_bytes == sizeof(double)  ? move(double())
+    : item_bytes == sizeof(float) ? move(float())
+                                  : move(uint16_t());
   }
   return {};
 }

@@ -26,13 +26,6 @@ class Pass {
   }
 
  protected:
-  absl::Status ReadPass(XlaOpKernelContext* context,
-                        const LoweringInputs& inputs, RnnRun* run,
-                        XlaPass* pass) const {
-    TF_RETURN_IF_ERROR(reader_.Read(context->input_type(kInput), inputs, run));
-    pass->problem = run->problem;
-    return absl::OkStatus();
-  }
   // Sets the shapes of the op's outputs.
   static absl::Status ReadShapes(XlaOpKernelContext* context, const RnnRun& run,
                                  const RnnBufferSizes& sizes,
@@ -77,7 +70,8 @@ class Forward : public Pass</*is_backward=*/false> {
                      const LoweringInputs& inputs) const {
     RnnRun run;
     XlaPass pass;
-    TF_RETURN_IF_ERROR(ReadPass(context, inputs, &run, &pass));
+    TF_RETURN_IF_ERROR(reader_.Read(context->input_type(kInput), inputs, &run));
+    pass.problem = run.problem;
     std::vector<xla::Shape> shapes;
     if (run.empty()) {
       // No step runs, so the states pass through unchanged.
@@ -130,7 +124,8 @@ class Backward : public Pass</*is_backward=*/true> {
                      const LoweringInputs& inputs) const {
     RnnRun run;
     XlaPass pass;
-    TF_RETURN_IF_ERROR(ReadPass(context, inputs, &run, &pass));
+    TF_RETURN_IF_ERROR(reader_.Read(context->input_type(kInput), inputs, &run));
+    pass.problem = run.problem;
     const int own_inputs = reader_.num_inputs();
     if (run.empty()) {
       context->SetOutput(kInputBackprop, xla::ZerosLike(inputs.ops[kInput]));
