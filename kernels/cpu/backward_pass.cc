@@ -56,12 +56,8 @@ void BackwardPass<T>::Add(const CpuReserve<T>& reserve, Arena* arena,
         }
       });
     }
-    AddGroups(
-        layer.groups, division_.parts,
-        [this](const Group& group, Schedule* schedule) {
-          AddGroup(group, schedule);
-        },
-        schedule);
+    AddGroups(layer.groups, division_.parts, schedule,
+              [this](const Group& group, auto* to) { AddGroup(group, to); });
     if (rows_.num_rows() > 0) AddSums(layer, arena, schedule);
     if (index > 0) output_backprop = {{between[(index - 1) % 2]}, layer_out_};
   }

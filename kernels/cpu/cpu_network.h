@@ -94,7 +94,7 @@ class CpuNetwork {
   // a group, each group is a lane of the schedule; otherwise each is one chunk.
   template <typename Groups, typename Add>
   static void AddGroups(const Groups& groups, int64_t threads_per_group,
-                        const Add& add, Schedule* schedule) {
+                        Schedule* schedule, const Add& add) {
     if (threads_per_group > 1) {
       std::vector<Schedule> lanes;
       for (const auto& group : groups) {

@@ -46,12 +46,9 @@ void ForwardPass<T>::Add(const CpuReserve<T>& reserve,
     }
     const int64_t threads_per_group =
         schedule->num_threads() / std::max<int64_t>(1, num_groups());
-    AddGroups(
-        layer.groups, std::max(division_.parts, threads_per_group),
-        [this](const Group& group, Schedule* schedule) {
-          AddGroup(group, schedule);
-        },
-        schedule);
+    AddGroups(layer.groups, std::max(division_.parts, threads_per_group),
+              schedule,
+              [this](const Group& group, auto* to) { AddGroup(group, to); });
   }
   tensors_.FillPadding(buffers_.output, layer_out_, schedule);
   if (problem_.has_cell_sequences) {

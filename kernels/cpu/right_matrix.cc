@@ -37,14 +37,6 @@ void TransposeToPanels(StoredRows<T> columns, int64_t rows, int64_t n, T* to,
 
 }  // namespace
 
-int64_t PaddedRows(int64_t rows) {
-  return CeilDiv(rows, Simd().bfloat16_rows) * Simd().bfloat16_rows;
-}
-
-int64_t PaddedDepth(int64_t depth) {
-  return CeilDiv(depth, Simd().bfloat16_depth) * Simd().bfloat16_depth;
-}
-
 template <typename T>
 RightMatrix<T>::RightMatrix(int64_t depth, int64_t cols, bool bfloat16,
                             const Source& source, Arena* arena,
@@ -70,17 +62,6 @@ RightMatrix<T>::RightMatrix(int64_t depth, int64_t cols, bool bfloat16,
 }
 
 template <typename T>
-int64_t RightMatrix<T>::PanelCols() {
-  return Kernels<T>().panel_vectors * Kernels<T>().vector_cols;
-}
-
-template <typename T>
-int64_t RightMatrix<T>::PaddedCols() const {
-  const int64_t width = Kernels<T>().vector_cols;
-  return CeilDiv(cols_, width) * width;
-}
-
-template <typename T>
 int64_t RightMatrix<T>::BlockDepth() const {
   // The products of a small step would take long over these divisions.
   if (depth_ <= kMaxBlockDepth) return kMaxBlockDepth;
@@ -92,11 +73,6 @@ int64_t RightMatrix<T>::TileRows() const {
   if (!bfloat16_) return SimdKernels<T>::kTileRows;
   return Simd().multiplies_matrices() ? Simd().bfloat16_rows
                                       : Kernels<T>().bfloat16_tile_rows;
-}
-
-template <typename T>
-int64_t RightMatrix<T>::panels() const {
-  return CeilDiv(cols_, PanelCols());
 }
 
 // If the last panel has fewer columns, it holds zeros beyond them.

@@ -23,8 +23,12 @@ constexpr int64_t kPackedCols = 256 / sizeof(T);
 
 // Products may read bfloat16 numbers up to this many rows, and this depth of
 // each row.
-int64_t PaddedRows(int64_t rows);
-int64_t PaddedDepth(int64_t depth);
+inline int64_t PaddedRows(int64_t rows) {
+  return CeilDiv(rows, Simd().bfloat16_rows) * Simd().bfloat16_rows;
+}
+inline int64_t PaddedDepth(int64_t depth) {
+  return CeilDiv(depth, Simd().bfloat16_depth) * Simd().bfloat16_depth;
+}
 
 // Returns the first n numbers of each of some rows. If they must be converted,
 // they are in `buffer`, whose rows have room for kMaxBlockDepth numbers.
@@ -78,9 +82,11 @@ class RightMatrix {
   bool bfloat16() const { return bfloat16_; }
   // B in place, [cols, depth], if products read it there; else null.
   const T* columns() const { return columns_; }
-  int64_t panels() const;
+  int64_t panels() const { return CeilDiv(cols_, PanelCols()); }
   // Returns the number of columns of a panel; the last panel may have fewer.
-  static int64_t PanelCols();
+  static int64_t PanelCols() {
+    return Kernels<T>().panel_vectors * Kernels<T>().vector_cols;
+  }
   // Tasks begin at multiples of this number of rows. It is that of a tile's
   // rows. Tall tiles, and tiles of matrix registers, may have twice as many,
   // but smaller tasks make more even shares.
@@ -115,7 +121,9 @@ class RightMatrix {
   // Writes panels [first, last) of the block that begins at row `start`.
   void Pack(const Source& source, int64_t start, int64_t first,
             int64_t last) const;
-  int64_t PaddedCols() const;
+  int64_t PaddedCols() const {
+    return CeilDiv(cols_, Kernels<T>().vector_cols) * Kernels<T>().vector_cols;
+  }
 
   int64_t depth_ = 0;
   int64_t cols_ = 0;

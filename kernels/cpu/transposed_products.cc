@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <type_traits>
-#include <utility>
 
 #include "kernels/cpu/scratch_array.h"
 #include "kernels/cpu/simd_kernels.h"
@@ -48,19 +47,6 @@ void CopyRows(Rows<const T> from, int64_t rows, int64_t n, T* to,
 }
 
 }  // namespace
-
-template <typename T>
-int64_t TransposedProducts<T>::AddB(StoredRows<T> b, int64_t cols) {
-  rights_.push_back({b, cols});
-  return static_cast<int64_t>(rights_.size()) - 1;
-}
-
-template <typename T>
-void TransposedProducts<T>::AddA(Rows<const T> a, int64_t rows,
-                                 std::vector<Term> terms,
-                                 std::vector<Destination<T>> sums) {
-  lefts_.push_back({a, rows, std::move(terms), std::move(sums)});
-}
 
 template <typename T>
 int64_t TransposedProducts<T>::NumPanels(const Left& left) const {

@@ -2,6 +2,7 @@
 #define CUDNN_RNN_TF_KERNELS_CPU_TRANSPOSED_PRODUCTS_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kernels/arena.h"
@@ -29,11 +30,16 @@ class TransposedProducts {
   TransposedProducts(int64_t depth, bool bfloat16)
       : depth_(depth), bfloat16_(bfloat16) {}
 
-  int64_t AddB(StoredRows<T> b, int64_t cols);
+  int64_t AddB(StoredRows<T> b, int64_t cols) {
+    rights_.push_back({b, cols});
+    return static_cast<int64_t>(rights_.size()) - 1;
+  }
   // Adds the products of A with the B of every term. Also writes the sums of
   // A's columns to each array in `sums`, [rows].
   void AddA(Rows<const T> a, int64_t rows, std::vector<Term> terms,
-            std::vector<Destination<T>> sums);
+            std::vector<Destination<T>> sums) {
+    lefts_.push_back({a, rows, std::move(terms), std::move(sums)});
+  }
   // Adds all products to the schedule, with memory from the arena.
   void AddTo(Arena* arena, Schedule* schedule) const;
 
