@@ -69,15 +69,15 @@ struct TaskGrid {
 template <typename T>
 struct Product {
   int64_t rows = 0;
-  // Numbers of a half type are widened unless both factors are multiplied as
-  // bfloat16. Of such rows, the stride is even or, with an index, the depth.
-  // Without an index, rows and depth are padded: the memory has
-  // PaddedRows(rows) rows with PaddedDepth(depth) numbers. What is behind a row
-  // is multiplied by zero, so an infinity there makes the row's sums NaN.
+  // Numbers of a half type are widened, unless both factors are multiplied as
+  // bfloat16. Such rows have no gaps between them if there is an index.
+  // Otherwise their stride is even, and rows and depth are padded: the memory
+  // has PaddedRows(rows) rows with PaddedDepth(depth) numbers. What is behind a
+  // row is multiplied by zero, so an infinity there makes the row's sums NaN.
   StoredRows<T> a;
   RightMatrix<T> b;
-  // Whether numbers of type T are rounded if B holds bfloat16 and the processor
-  // multiplies these.
+  // Whether both factors are multiplied as bfloat16, if B holds such numbers
+  // and the processor multiplies them.
   bool rounds_a = true;
   Rows<const T> init;
   Rows<T> c;
