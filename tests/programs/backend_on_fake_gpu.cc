@@ -43,7 +43,7 @@ int num_passes, num_warnings;
 std::string last_key;
 bool captures = false;
 Graph::Addresses last_addresses;  // Those that the last pass was run over.
-CUstream const kCaptureStream = reinterpret_cast<CUstream>(1000);
+constexpr uintptr_t kCaptureStream = 1000;
 std::map<cudnnHandle_t, CUstream> stream_of;  // Of each handle.
 
 // Takes the place of all engines.
@@ -68,7 +68,9 @@ class FakeEngine : public Engine {
     VisitTensors(all, [](const void* tensor) {
       last_addresses.push_back(reinterpret_cast<CUdeviceptr>(tensor));
     });
-    Check((handles.stream == kCaptureStream) == captures, "a pass's stream");
+    Check((reinterpret_cast<uintptr_t>(handles.stream) == kCaptureStream) ==
+              captures,
+          "a pass's stream");
     if (choice_.engine == GpuEngine::kCudnn) {
       Check(stream_of.at(handles.cudnn) == handles.stream, "a pass's handle");
     } else {
@@ -112,7 +114,8 @@ RnnStatus CreateCudnnNetwork(const RnnProblem&, CudnnAlgorithm algorithm, bool,
 RnnStatus Recording::Make(CUstream stream,
                           const std::function<RnnStatus()>& enqueue,
                           Recording*) {
-  Check(stream == kCaptureStream, "the stream of a capture");
+  Check(stream == reinterpret_cast<CUstream>(kCaptureStream),
+        "the stream of a capture");
   return enqueue();
 }
 GraphCache& GraphCache::Of(int) {
@@ -173,21 +176,14 @@ RnnStatus Network::CreateOfSteps(const RnnProblem&, bool,
 
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
-  CudaDriver& cuda = libraries.cuda;
-  cuda.cuStreamCreate = [](CUstream* stream, unsigned) {
-    *stream = kCaptureStream;
-    return CUDA_SUCCESS;
-  };
-  libraries.cublas.cublasCreate_v2 = [](cublasHandle_t* handle) {
-    *handle = reinterpret_cast<cublasHandle_t>(uintptr_t{1});
-    return CUBLAS_STATUS_SUCCESS;
-  };
+  Give<kCaptureStream>(&libraries.cuda.cuStreamCreate);
+  Give<uintptr_t{1}>(&libraries.cublas.cublasCreate_v2);
   CudnnLibrary& cudnn = libraries.cudnn;
   cudnn.cudnnCreate = [](cudnnHandle_t* handle) {
     *handle = reinterpret_cast<cudnnHandle_t>(1 + stream_of.size());
     return CUDNN_STATUS_SUCCESS;
   };
-  cudnn.cudnnDestroy = [](cudnnHandle_t) { return CUDNN_STATUS_SUCCESS; };
+  Succeed(&cudnn.cudnnDestroy);
   cudnn.cudnnSetStream = [](cudnnHandle_t handle, cudaStream_t stream) {
     stream_of[handle] = stream;
     return CUDNN_STATUS_SUCCESS;
@@ -197,11 +193,8 @@ GpuLibraries FakeLibraries() {
 
 namespace {
 
-GpuResources ResourcesOf(int stream) {
-  GpuResources resources;
-  resources.stream = reinterpret_cast<void*>(uintptr_t{1} + stream);
-  resources.is_profiled = [] { return false; };
-  resources.log = [](const std::string&) {};
+GpuResources Resources(int stream) {
+  GpuResources resources = ResourcesOf(uintptr_t{1} + stream);
   resources.warn = [](const std::string&) { ++num_warnings; };
   return resources;
 }
@@ -211,14 +204,14 @@ RnnStatus Run(const RnnProblem& problem, int stream, bool is_backward,
               const RnnBackwardBuffers& backward = {},
               const GpuOptions& options = {}) {
   std::shared_ptr<const RnnPlan> plan;
-  GpuBackend backend(ResourcesOf(stream), options);
+  GpuBackend backend(Resources(stream), options);
   CRNN_RETURN_IF_ERROR(backend.Plan(problem, /*choice=*/0, nullptr, &plan));
   if (!is_backward) return backend.Forward(*plan, forward);
   const RnnPlan* const before = plan.get();
   RnnProblem same = problem;
   same.algorithm = RnnAlgorithm::kAuto;  // A backward pass is not told.
   CRNN_RETURN_IF_ERROR(
-      GpuBackend(ResourcesOf(stream), options)
+      GpuBackend(Resources(stream), options)
           .Plan(same, ChoiceIn(plan->sizes.reserve_space), nullptr, &plan));
   Check(plan.get() == before, "both passes have one plan");
   return backend.Backward(*plan, backward);
@@ -235,7 +228,7 @@ RnnStatus Run(const RnnProblem& problem, int stream) {
 
 RnnStatus PlanOf(const RnnProblem& problem, int choice,
                  std::shared_ptr<const RnnPlan>* plan) {
-  return GpuBackend(ResourcesOf(0), GpuOptions())
+  return GpuBackend(Resources(0), GpuOptions())
       .Plan(problem, choice, /*lengths=*/nullptr, plan);
 }
 

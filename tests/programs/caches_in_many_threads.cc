@@ -20,19 +20,11 @@ namespace cudnn_rnn_tf {
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
   CudaDriver& cuda = libraries.cuda;
-  cuda.cuLibraryLoadData = [](CUlibrary*, const void*, CUjit_option*, void**,
-                              unsigned, CUlibraryOption*, void**,
-                              unsigned) { return CUDA_SUCCESS; };
-  cuda.cuLibraryGetKernel = [](CUkernel*, CUlibrary, const char*) {
-    return CUDA_SUCCESS;
-  };
   NvrtcLibrary& nvrtc = libraries.nvrtc;
   FakeCompiler(&nvrtc);
-  nvrtc.nvrtcVersion = [](int*, int*) { return NVRTC_SUCCESS; };
-  nvrtc.nvrtcCreateProgram = [](nvrtcProgram*, const char*, const char*, int,
-                                const char* const*,
-                                const char* const*) { return NVRTC_SUCCESS; };
-  nvrtc.nvrtcDestroyProgram = [](nvrtcProgram*) { return NVRTC_SUCCESS; };
+  SucceedAll(&cuda.cuLibraryLoadData, &cuda.cuLibraryGetKernel,
+             &nvrtc.nvrtcVersion, &nvrtc.nvrtcCreateProgram,
+             &nvrtc.nvrtcDestroyProgram);
   nvrtc.nvrtcCompileProgram = [](nvrtcProgram, int, const char* const*) {
     // Others compile meanwhile.
     std::this_thread::sleep_for(std::chrono::microseconds(300));

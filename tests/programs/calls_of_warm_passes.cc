@@ -105,28 +105,13 @@ GpuLibraries FakeLibraries() {
     *graph = nullptr;
     return CUDA_SUCCESS;
   };
-  cuda.cuGraphInstantiate = [](CUgraphExec* graph, CUgraph,
-                               unsigned long long) {
-    *graph = reinterpret_cast<CUgraphExec>(uintptr_t{1});
-    return CUDA_SUCCESS;
-  };
-  libraries.cublas.cublasCreate_v2 = [](cublasHandle_t* handle) {
-    *handle = reinterpret_cast<cublasHandle_t>(uintptr_t{1});
-    return CUBLAS_STATUS_SUCCESS;
-  };
+  Give<uintptr_t{1}>(&cuda.cuGraphInstantiate);
+  Give<uintptr_t{1}>(&libraries.cublas.cublasCreate_v2);
   FakeCompiler(&libraries.nvrtc);
   return libraries;
 }
 
 namespace {
-
-GpuResources Resources() {
-  GpuResources resources;
-  resources.stream = reinterpret_cast<void*>(uintptr_t{64});
-  resources.is_profiled = [] { return false; };
-  resources.log = [](const std::string&) {};
-  return resources;
-}
 
 // An address for each tensor, at which there is nothing.
 template <typename Buffers>
@@ -139,7 +124,8 @@ void Place(Buffers* buffers) {
 
 RnnStatus Forward(const RnnProblem& problem, RnnLengths lengths,
                   size_t* reserve_space) {
-  const auto backend = std::make_unique<GpuBackend>(Resources(), GpuOptions());
+  const auto backend =
+      std::make_unique<GpuBackend>(ResourcesOf(64), GpuOptions());
   std::shared_ptr<const RnnPlan> plan;
   CRNN_RETURN_IF_ERROR(backend->Plan(problem, 0, &lengths, &plan));
   *reserve_space = plan->sizes.reserve_space;
@@ -151,7 +137,8 @@ RnnStatus Forward(const RnnProblem& problem, RnnLengths lengths,
 
 RnnStatus Backward(const RnnProblem& problem, RnnLengths lengths,
                    size_t reserve_space) {
-  const auto backend = std::make_unique<GpuBackend>(Resources(), GpuOptions());
+  const auto backend =
+      std::make_unique<GpuBackend>(ResourcesOf(64), GpuOptions());
   std::shared_ptr<const RnnPlan> plan;
   CRNN_RETURN_IF_ERROR(
       backend->Plan(problem, ChoiceIn(reserve_space), &lengths, &plan));

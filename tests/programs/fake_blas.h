@@ -100,9 +100,7 @@ inline cublasStatus_t MultiplyBatch(
 }
 
 inline void FakeBlas(CublasLibrary* cublas) {
-  cublas->cublasSetStream_v2 = [](cublasHandle_t, cudaStream_t) {
-    return CUBLAS_STATUS_SUCCESS;
-  };
+  Succeed(&cublas->cublasSetStream_v2);
   cublas->cublasSetWorkspace_v2 = [](cublasHandle_t, void* memory,
                                      size_t bytes) {
     Check(bytes >= 16 << 10, "as much memory as cuBLAS's documentation wants");

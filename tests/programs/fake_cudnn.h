@@ -256,9 +256,7 @@ inline void FakeCudnn(CudnnLibrary* cudnn) {
     Of<FakeRnn>(rnn).problem.spec.cell_clip = static_cast<float>(high);
     return CUDNN_STATUS_SUCCESS;
   };
-  cudnn->cudnnSetTensorNdDescriptor =
-      [](cudnnTensorDescriptor_t, cudnnDataType_t, int, const int*,
-         const int*) { return CUDNN_STATUS_SUCCESS; };
+  Succeed(&cudnn->cudnnSetTensorNdDescriptor);
   cudnn->cudnnDropoutGetStatesSize = [](cudnnHandle_t, size_t* bytes) {
     *bytes = 1000;
     return CUDNN_STATUS_SUCCESS;

@@ -38,13 +38,35 @@ inline CUresult DeviceGetAttribute(int* value, CUdevice_attribute attribute,
   return CUDA_SUCCESS;
 }
 
+// Functions that succeed and do nothing else or, if they give a number or a
+// handle, give this one.
+template <typename Result, typename... Arguments>
+void Succeed(Result (**function)(Arguments...)) {
+  *function = [](Arguments...) { return Result(); };
+}
+template <typename... Functions>
+void SucceedAll(Functions*... functions) {
+  (Succeed(functions), ...);
+}
+template <auto value, typename Result, typename To, typename... Arguments>
+void Give(Result (**function)(To*, Arguments...)) {
+  *function = [](To* to, Arguments...) {
+    *to = (To)(value);
+    return Result();
+  };
+}
+
 // Returns libraries with the functions that opening a session calls, and with
 // those that do nothing in most programs.
 inline GpuLibraries LibrariesOfSession() {
   GpuLibraries libraries;
   libraries.has_graphs = true;
   CudaDriver& cuda = libraries.cuda;
-  cuda.cuCtxGetCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
+  CudnnLibrary& cudnn = libraries.cudnn;
+  SucceedAll(&cuda.cuCtxGetCurrent, &cuda.cuKernelSetAttribute,
+             &cuda.cuThreadExchangeStreamCaptureMode, &cuda.cuMemsetD8Async,
+             &cudnn.cudnnCreate, &cudnn.cudnnSetStream);
+  Give<1>(&cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor);
   cuda.cuCtxGetDevice = [](CUdevice* device) {
     *device = current_device;
     return CUDA_SUCCESS;
@@ -57,33 +79,12 @@ inline GpuLibraries LibrariesOfSession() {
         const_cast<char*>(names.insert(name).first->c_str()));
     return CUDA_SUCCESS;
   };
-  cuda.cuKernelSetAttribute = [](CUfunction_attribute, int, CUkernel,
-                                 CUdevice) { return CUDA_SUCCESS; };
-  cuda.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode*) {
-    return CUDA_SUCCESS;
-  };
-  cuda.cuMemsetD8Async = [](CUdeviceptr, unsigned char, size_t, CUstream) {
-    return CUDA_SUCCESS;
-  };
-  cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor = [](int* blocks, CUfunction,
-                                                        int, size_t) {
-    *blocks = 1;
-    return CUDA_SUCCESS;
-  };
-  CudnnLibrary& cudnn = libraries.cudnn;
-  cudnn.cudnnCreate = [](cudnnHandle_t*) { return CUDNN_STATUS_SUCCESS; };
-  cudnn.cudnnSetStream = [](cudnnHandle_t, cudaStream_t) {
-    return CUDNN_STATUS_SUCCESS;
-  };
   return libraries;
 }
 
 // Fakes what a compiler that knows the device's architecture alone tells.
 inline void FakeCompiler(NvrtcLibrary* nvrtc) {
-  nvrtc->nvrtcGetNumSupportedArchs = [](int* count) {
-    *count = 1;
-    return NVRTC_SUCCESS;
-  };
+  Give<1>(&nvrtc->nvrtcGetNumSupportedArchs);
   nvrtc->nvrtcGetSupportedArchs = [](int* architectures) {
     *architectures = device_limits.architecture;
     return NVRTC_SUCCESS;

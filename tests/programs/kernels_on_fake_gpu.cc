@@ -44,11 +44,7 @@ GpuLibraries FakeLibraries() {
     *clusters = 132 / blocks;
     return CUDA_SUCCESS;
   };
-  cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor = [](int* blocks, CUfunction,
-                                                        int, size_t) {
-    *blocks = 2;
-    return CUDA_SUCCESS;
-  };
+  Give<2>(&cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor);
   cuda.cuLaunchKernelEx = [](const CUlaunchConfig* config, CUfunction, void**,
                              void**) {
     for (unsigned i = 0; i < config->numAttrs; ++i) {

@@ -97,12 +97,8 @@ GpuLibraries FakeLibraries() {
                                 is_stack ? (stages + 1) / 2 : stages, ++seed);
     return CUDA_SUCCESS;
   };
-  cuda.cuCtxSetCurrent = [](CUcontext) { return CUDA_SUCCESS; };
-  cuda.cuOccupancyMaxActiveClusters = [](int* clusters, CUfunction,
-                                         const CUlaunchConfig*) {
-    *clusters = 16;
-    return CUDA_SUCCESS;
-  };
+  Succeed(&cuda.cuCtxSetCurrent);
+  Give<16>(&cuda.cuOccupancyMaxActiveClusters);
   cuda.cuMemsetD8Async = [](CUdeviceptr to, unsigned char byte, size_t bytes,
                             CUstream) {
     std::memset(reinterpret_cast<void*>(to), byte, bytes);
