@@ -159,11 +159,8 @@ struct GpuLibraries {
 };
 
 // Runs a loading function until it has succeeded once in the process. Any
-// thread may call this. After a failure, the next call tries again: TensorFlow
-// may load cuDNN later, or memory may become free. If what is loaded
-// `may_be_missing` for good, twice as many calls as before get the failure
-// first, so that looking costs little, and libraries that appear later are
-// found.
+// thread may call this. After a failure, the next call tries again or, if what
+// is loaded `may_be_missing` for good, one after twice as many as before.
 class Loading {
  public:
   template <typename Load>
@@ -231,21 +228,13 @@ inline bool StreamIsCapturing(CUstream stream) {
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// Graphs and cuDNN's passes are enqueued under this lock.
-//
-// cuDNN enqueues parts of a pass in streams of its own, between two points of
-// the caller's stream. A graph that another thread launched between these two
-// points would run at the same time as those parts. On an H200, a few of
-// 100,000 passes of an LSTM with a projection in float16 went wrong that way,
-// from some step on, although the graph and the pass use none of each other's
-// buffers; with this lock, none did. Streams may share a lock, which costs them
-// a little time at most.
-//
-// Graphs of others do not take this lock. XLA launches its command buffers,
-// which are graphs, in the stream that TensorFlow gives to these passes too, so
-// a thread that runs a function compiled by XLA beside another thread's pass of
-// cuDNN can still do what the lock prevents. We have not seen that, and nothing
-// here could prevent it.
+// Graphs and cuDNN's passes are enqueued under this lock. cuDNN enqueues parts
+// of a pass in streams of its own, between two points of the caller's stream. A
+// graph that another thread launched between them would run at the same time:
+// on an H200, a few of 100,000 passes of an LSTM with a projection in float16
+// went wrong that way, although the two share no buffers. Streams may share a
+// lock. Graphs of others, such as XLA's command buffers, do not take it, which
+// nothing here could change; we have seen no harm from them.
 inline std::mutex& EnqueueLock(CUstream stream) {
   static std::array<std::mutex, 64> locks;
   return locks[reinterpret_cast<uintptr_t>(stream) / 64 % locks.size()];

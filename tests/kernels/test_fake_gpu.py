@@ -256,21 +256,6 @@ def test_sequences_lie_within_the_buffers(tmp_path):
     output_of(compiled(tmp_path, "sequences_on_fake_device", [], *options))
 
 
-def test_owners_of_old_gpus_are_told_which_cudnn_has_code_for_them(tmp_path):
-    executable = compiled(tmp_path, "cudnn_of_old_gpus", [])
-
-    def advice(architecture, version):
-        return output_of(executable, str(architecture), str(version))
-
-    for architecture, name in ((60, "6.0"), (61, "6.1"), (70, "7.0")):
-        text = advice(architecture, 92800)
-        assert f"cuDNN 9.28 has no code for this GPU of compute capability {name};" in text
-        assert "pip install 'nvidia-cudnn-cu12<9.11'" in text
-        assert advice(architecture, 91100) != ""
-        assert advice(architecture, 91002) == ""
-    assert advice(75, 92800) == ""
-
-
 @pytest.mark.slow
 def test_nothing_is_destroyed_at_exit(tmp_path):
     """Threads may use what is static until the process ends."""

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/gpu/algorithm_rule.h"
+#include "kernels/gpu/cudnn/description.h"
 #include "kernels/gpu/engine.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/gpu_plan.h"
@@ -367,6 +368,25 @@ void CheckSecondThoughts() {
   kernels = Kernels::kNone;
 }
 
+// Owners of GPUs older than Turing are told which cuDNN has code for them.
+void CheckAdvice() {
+  being_checked = "advice";
+  for (const int architecture : {60, 61, 70, 75}) {
+    const std::string number = std::to_string(architecture),
+                      name = std::string("capability ") + number[0] + '.' +
+                             number[1] + ';';
+    const auto has = [&](size_t version, const std::string& text) {
+      return AdviceForArchitecture(architecture, version).find(text) !=
+             std::string::npos;
+    };
+    const bool is_old = architecture < 75;
+    Check(has(92800, name) == is_old && has(91100, "9.10 has") == is_old &&
+              has(92800, "pip install 'nvidia-cudnn-cu12<9.11'") == is_old,
+          name);
+    Check(AdviceForArchitecture(architecture, 91002).empty(), name);
+  }
+}
+
 // If the device cannot imitate what the process asks for, that is an error,
 // whatever would run the problem.
 void CheckWrongVariable() {
@@ -472,6 +492,7 @@ int main(int argc, char** argv) {
   return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
     cudnn_rnn_tf::CheckChoices(seed);
     cudnn_rnn_tf::CheckKeys();
+    cudnn_rnn_tf::CheckAdvice();
     for (int i = 0; i < 50; ++i) cudnn_rnn_tf::CheckEngines();
     cudnn_rnn_tf::CheckSecondThoughts();
     cudnn_rnn_tf::CheckWrongVariable();

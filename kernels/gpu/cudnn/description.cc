@@ -1,7 +1,7 @@
 #include "kernels/gpu/cudnn/description.h"
 
-#include <cctype>
 #include <limits>
+#include <regex>
 #include <utility>
 
 #include "kernels/gpu/device_limits.h"
@@ -33,12 +33,9 @@ cudnnMathType_t MathType(RnnDataType dtype, bool allow_tf32) {
 
 // Returns "cudnnRNNForward" for "Gpu().cudnn.cudnnRNNForward(…)".
 std::string FunctionName(const std::string& call) {
-  size_t begin = call.find("cudnn");
-  while (begin != std::string::npos && !std::isupper(call[begin + 5])) {
-    begin = call.find("cudnn", begin + 1);
-  }
-  if (begin == std::string::npos) begin = 0;
-  return call.substr(begin, call.find('(', begin) - begin);
+  std::smatch found;
+  const std::regex function("cudnn[A-Z]\\w*");
+  return std::regex_search(call, found, function) ? found.str() : call;
 }
 
 // Stands for device memory in calls of cuDNN that only compute with addresses.

@@ -17,15 +17,10 @@ namespace cudnn_rnn_tf {
 namespace persistent {
 
 // Takes the place of the persistent kernel. A step is a product of cuBLAS for
-// all gates of both directions, and one kernel of steps.cu. With projections,
-// there are a product and a kernel for them as well. If a GRU's reset gate acts
-// before the product, the candidate has a product of its own, and the reset
-// gate a kernel. A layer that normalises its sums has the kernels of
-// norm_steps.cu instead. With recurrent dropout, each gate's matrix reads h
-// through a mask of its own, so the product is batched over the gates. Where
-// TF32 is allowed and h has a bound, products are in float16. The kernels read
-// and write what the persistent kernel does, but take the sequences in their
-// own order, also in `bias_sums`.
+// all gates of both directions, and one kernel of steps.cu or, if a layer
+// normalises its sums, of norm_steps.cu; docs/internals/gpu_kernels.md says
+// what else some networks take. The kernels read and write what the persistent
+// kernel does, but take the sequences in their own order, also in `bias_sums`.
 class StepLoop {
  public:
   // Gets the kernels, which are compiled unless that was done before. The
