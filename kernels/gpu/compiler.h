@@ -61,10 +61,9 @@ struct CompiledKernel {
 // and are never unloaded, since graphs may hold them.
 //
 // If the compiler is missing or fails, the status says why. Machine code is
-// kept in files in the folder $CUDNN_RNN_TF_KERNEL_CACHE or, if that is not
-// set, in the folder cudnn_rnn_tf of $XDG_CACHE_HOME or of ~/.cache. No files
-// are kept if $CUDNN_RNN_TF_KERNEL_CACHE is empty. Files that are damaged, or
-// that others may write, are ignored and replaced.
+// kept in files, in the folder $CUDNN_RNN_TF_KERNEL_CACHE, unless it is empty,
+// or by default cudnn_rnn_tf in $XDG_CACHE_HOME or ~/.cache. Files that are
+// damaged, or that others may write, are ignored and replaced.
 RnnStatus CompileKernel(const std::string& file, const std::string& entry,
                         const std::vector<std::string>& macros,
                         CompiledKernel* kernel);

@@ -31,15 +31,12 @@ struct Architecture {
   int band_registers;
 };
 
-// Sizes are those of the table of compute capabilities in the CUDA Programming
-// Guide. Eight blocks are what CUDA calls a portable cluster; data centers'
-// GPUs allow 16 to kernels that ask for it. The cycles of a product for 9.0
-// were measured on an H200, and the others follow from it by the throughput of
-// tensor cores with float32 sums in NVIDIA's data sheets. Of 8.6 and 8.9, data
-// centers' GPUs have the cycles that stand here, and GeForce GPUs twice as
-// many. Those of fused multiply-adds follow from the throughput of arithmetic
-// instructions in the guide: 64 in a cycle of a multiprocessor for 7.5 and 8.0,
-// and 128 for the others.
+// Sizes, and cycles of fused multiply-adds, are those of the CUDA Programming
+// Guide. It guarantees clusters of eight blocks; data centers' GPUs allow 16 to
+// kernels that ask for it. The cycles of a product for 9.0 were measured on an
+// H200, and the others follow from it by the throughput of tensor cores with
+// float32 sums in NVIDIA's data sheets. Of 8.6 and 8.9, data centers' GPUs have
+// the cycles that stand here, and GeForce GPUs twice as many.
 inline constexpr Architecture kArchitectures[] = {
     {75, 65536, 1, false, false, 16.0, 64.0, false, 16},
     {80, 166912, 1, true, false, 8.0, 64.0, false, 16},

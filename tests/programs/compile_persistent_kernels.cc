@@ -46,29 +46,27 @@ GpuLibraries FakeLibraries() {
 namespace {
 
 struct Type {
-  const char* name;
   RnnDataType dtype;
   // The oldest architecture of persistent kernels. There are none in float64.
   int oldest;
   bool is_exact;  // Float32 without TF32.
+
+  std::string macro() const { return TypeOf(dtype).macro; }
 };
-constexpr Type kTypes[] = {{"FLOAT64", RnnDataType::kFloat64, 1000, false},
-                           {"FLOAT", RnnDataType::kFloat32, 80, false},
-                           {"FLOAT", RnnDataType::kFloat32, 75, true},
-                           {"FLOAT16", RnnDataType::kFloat16, 75, false},
-                           {"BFLOAT16", RnnDataType::kBfloat16, 80, false}};
+constexpr Type kTypes[] = {{RnnDataType::kFloat64, 1000, false},
+                           {RnnDataType::kFloat32, 80, false},
+                           {RnnDataType::kFloat32, 75, true},
+                           {RnnDataType::kFloat16, 75, false},
+                           {RnnDataType::kBfloat16, 80, false}};
 
 struct Job {
   std::string name, file;
   std::vector<std::string> options;
 };
-// A thread may have as many bytes in memory. Some of the kernels that are the
-// fastest on an H200 have, among them TF32's backward pass of 768 units with
-// 120. An RTX 50's kernels of 384 to 768 units have up to 216 in float32
-// without TF32; with peepholes, which take three registers more for each unit,
-// that of 768 units in float16 has 152, and a B300's backward pass of 640 units
-// in TF32 up to 184. With zoneout, an H100's backward pass of 768 units in
-// float32 has up to 152.
+// A thread may have as many bytes in memory. Some of the fastest kernels on an
+// H200 have, as TF32's backward pass of 768 units 120. In float32 without TF32,
+// an RTX 50's have up to 216; with peepholes, which take three registers more
+// for each unit, or zoneout, a B300's have up to 184.
 constexpr int kMostSpilled = 128, kMostSpilledByExact = 224,
               kMostSpilledByCell = 184;
 
@@ -102,9 +100,9 @@ void AddPersistent(const NamedGpu& gpu, const std::string& architecture,
     if (divisions.empty()) continue;
     std::vector<std::string> macros =
         persistent::ShapeMacros(persistent::ChooseDivision(divisions)->shape);
-    macros.insert(macros.end(), {"IS_TRAINING=1", "HAS_RESETS=0",
-                                 CellMacro(mode, problem.spec.has_zoneout()),
-                                 std::string("IS_") + type.name});
+    macros.insert(macros.end(),
+                  {"IS_TRAINING=1", "HAS_RESETS=0",
+                   CellMacro(mode, problem.spec.has_zoneout()), type.macro()});
     const char* const file = is_backward ? "backward.cu" : "forward.cu";
     for (int sequences = 0; sequences <= KindOf(mode).has_c; ++sequences) {
       macros.push_back("CELL_SEQUENCES=" + std::to_string(sequences * dirs));
@@ -156,16 +154,14 @@ std::vector<Job> AllJobs() {
         }
         if (is_same) continue;
         add(normalizes ? "norm_steps.cu" : "steps.cu",
-            {CellMacro(mode), std::string("IS_") + type.name,
+            {CellMacro(mode), type.macro(),
              type.dtype == RnnDataType::kFloat64 ? "ROUNDS=1" : "ROUNDS=2"});
         if (normalizes) continue;
-        add("steps.cu", {CellMacro(mode, /*has_zoneout=*/true),
-                         std::string("IS_") + type.name});
-        add("outside_steps.cu",
-            {CellMacro(mode), std::string("IS_") + type.name});
+        add("steps.cu", {CellMacro(mode, /*has_zoneout=*/true), type.macro()});
+        add("outside_steps.cu", {CellMacro(mode), type.macro()});
       }
       if (is_same) continue;
-      add("auxiliary.cu", {std::string("IS_") + type.name});
+      add("auxiliary.cu", {type.macro()});
     }
     add("halves.cu", {"IS_FLOAT"});
     for (const char* const macro :

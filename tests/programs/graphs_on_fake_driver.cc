@@ -1,11 +1,7 @@
-// Runs random passes through the cache of graphs, on a fake driver. Checks,
-// without a GPU, that each run does the pass's work once, whether as a graph or
-// not, which passes become graphs, what happens after failures, and that graphs
-// take no more memory than they may.
-//
-//   graphs_on_fake_driver SEEDS
-//
-// Without an argument, it only lets threads compete, for ThreadSanitizer.
+// Runs random passes through the cache of graphs, on a fake driver. Each run
+// must do the pass's work once, whether as a graph or not. Checks also which
+// passes become graphs, what happens after failures, and how much memory graphs
+// take. Without an argument, a number of seeds, it only lets threads compete.
 #include <cerrno>
 #include <functional>
 #include <memory>
