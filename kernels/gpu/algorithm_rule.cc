@@ -228,10 +228,8 @@ RnnAlgorithm WishOf(const GpuChoice& choice) {
 }
 
 int NumberOf(const GpuChoice& choice) {
-  int number = 0;
-  for (const Numbered& each : kChoices) {
-    ++number;
-    if (each.choice == choice) return number;
+  for (size_t i = 0; i < std::size(kChoices); ++i) {
+    if (kChoices[i].choice == choice) return static_cast<int>(i + 1);
   }
   throw std::logic_error("a GPU's choice that has no number");
 }

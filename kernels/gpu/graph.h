@@ -20,9 +20,7 @@ namespace cudnn_rnn_tf {
 // recording, for which every buffer is moved by a distance of its own: those
 // that moved along do, and are rewritten for other buffers. A pass whose
 // recordings differ in anything else is only launched over the buffers that it
-// was recorded for.
-//
-// Any thread may use it.
+// was recorded for. Any thread may use it.
 class Graph {
  public:
   // The addresses of a pass's buffers, 0 for those that it does not have.

@@ -20,10 +20,11 @@ namespace {
 constexpr size_t kMostFilledByKernel = 64 << 10;
 constexpr unsigned int kFillThreads = 256, kWarp = 32;
 
-constexpr char kReadGraph[] = "read a graph";
-constexpr char kChangeGraph[] = "change a graph";
-
 const CudaDriver& Cuda() { return Gpu().cuda; }
+RnnStatus Read(CUresult result) { return CudaStatus(result, "read a graph"); }
+RnnStatus Change(CUresult result) {
+  return CudaStatus(result, "change a graph");
+}
 
 // If a copy does not name the type of its memory, the driver is asked about the
 // address.
@@ -60,8 +61,8 @@ void AppendWords(const void* bytes, size_t size, RecordedNode* node) {
 
 RnnStatus ReadKernel(Kernels* kernels, RecordedNode* node) {
   CUDA_KERNEL_NODE_PARAMS& kernel = node->kernel;
-  CRNN_RETURN_IF_ERROR(CudaStatus(
-      Cuda().cuGraphKernelNodeGetParams(node->handle, &kernel), kReadGraph));
+  CRNN_RETURN_IF_ERROR(
+      Read(Cuda().cuGraphKernelNodeGetParams(node->handle, &kernel)));
   if (kernel.extra != nullptr) {
     const void* block = nullptr;
     for (void** entry = kernel.extra; *entry != CU_LAUNCH_PARAM_END;
@@ -95,15 +96,13 @@ RnnStatus ReadNode(Kernels* kernels, RecordedNode* node) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
       return ReadKernel(kernels, node);
     case CU_GRAPH_NODE_TYPE_MEMSET:
-      CRNN_RETURN_IF_ERROR(CudaStatus(
-          Cuda().cuGraphMemsetNodeGetParams(node->handle, &node->fill),
-          kReadGraph));
+      CRNN_RETURN_IF_ERROR(
+          Read(Cuda().cuGraphMemsetNodeGetParams(node->handle, &node->fill)));
       node->words = {node->fill.dst};
       return {};
     case CU_GRAPH_NODE_TYPE_MEMCPY:
-      CRNN_RETURN_IF_ERROR(CudaStatus(
-          Cuda().cuGraphMemcpyNodeGetParams(node->handle, &node->copy),
-          kReadGraph));
+      CRNN_RETURN_IF_ERROR(
+          Read(Cuda().cuGraphMemcpyNodeGetParams(node->handle, &node->copy)));
       node->words = {node->copy.srcDevice, node->copy.dstDevice};
       return IsOfDevice(node->copy.srcMemoryType, node->copy.srcDevice) &&
                      IsOfDevice(node->copy.dstMemoryType, node->copy.dstDevice)
@@ -202,7 +201,7 @@ RnnStatus RecordedNode::WriteTo(CUgraphExec exec) const {
                              : Cuda().cuGraphExecMemcpyNodeSetParams(
                                    exec, handle, &moved, context);
   }
-  return CudaStatus(result, kChangeGraph);
+  return Change(result);
 }
 
 RnnStatus Recording::Make(CUstream stream,
@@ -232,18 +231,17 @@ RnnStatus Recording::Make(CUstream stream,
 
 RnnStatus Recording::ReadNodes() {
   size_t count = 0;
-  CRNN_RETURN_IF_ERROR(CudaStatus(
-      Cuda().cuGraphGetNodes(graph_.get(), nullptr, &count), kReadGraph));
+  CRNN_RETURN_IF_ERROR(
+      Read(Cuda().cuGraphGetNodes(graph_.get(), nullptr, &count)));
   std::vector<CUgraphNode> handles(count);
   CRNN_RETURN_IF_ERROR(
-      CudaStatus(Cuda().cuGraphGetNodes(graph_.get(), handles.data(), &count),
-                 kReadGraph));
+      Read(Cuda().cuGraphGetNodes(graph_.get(), handles.data(), &count)));
   nodes_.assign(count, RecordedNode());
   Kernels kernels;
   for (size_t i = 0; i < count; ++i) {
     nodes_[i].handle = handles[i];
-    CRNN_RETURN_IF_ERROR(CudaStatus(
-        Cuda().cuGraphNodeGetType(handles[i], &nodes_[i].type), kReadGraph));
+    CRNN_RETURN_IF_ERROR(
+        Read(Cuda().cuGraphNodeGetType(handles[i], &nodes_[i].type)));
     CRNN_RETURN_IF_ERROR(ReadNode(&kernels, &nodes_[i]));
   }
   return {};
@@ -270,28 +268,23 @@ RnnStatus Recording::FillByKernels() {
   if (replaced.empty()) return {};
   // An edge leads from one node to another that waits for it.
   size_t count = 0;
-  CRNN_RETURN_IF_ERROR(CudaStatus(
-      Cuda().cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &count),
-      kReadGraph));
+  CRNN_RETURN_IF_ERROR(Read(
+      Cuda().cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &count)));
   std::vector<CUgraphNode> from(count), to(count);
   std::vector<CUgraphEdgeData> data(count);
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Cuda().cuGraphGetEdges_v2(graph, from.data(), to.data(),
-                                           data.data(), &count),
-                 kReadGraph));
+  CRNN_RETURN_IF_ERROR(Read(Cuda().cuGraphGetEdges_v2(
+      graph, from.data(), to.data(), data.data(), &count)));
   for (size_t i = 0; i < count; ++i) {
     const auto new_from = replaced.find(from[i]), new_to = replaced.find(to[i]);
     if (new_from == replaced.end() && new_to == replaced.end()) continue;
     if (new_from != replaced.end()) from[i] = new_from->second;
     if (new_to != replaced.end()) to[i] = new_to->second;
-    CRNN_RETURN_IF_ERROR(CudaStatus(
-        Cuda().cuGraphAddDependencies_v2(graph, &from[i], &to[i], &data[i], 1),
-        kChangeGraph));
+    CRNN_RETURN_IF_ERROR(Change(Cuda().cuGraphAddDependencies_v2(
+        graph, &from[i], &to[i], &data[i], 1)));
   }
   // Destroying a node removes its edges too.
   for (const auto& [fill, kernel] : replaced) {
-    CRNN_RETURN_IF_ERROR(
-        CudaStatus(Cuda().cuGraphDestroyNode(fill), kChangeGraph));
+    CRNN_RETURN_IF_ERROR(Change(Cuda().cuGraphDestroyNode(fill)));
   }
   return {};
 }

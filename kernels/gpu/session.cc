@@ -1,6 +1,6 @@
 #include "kernels/gpu/session.h"
 
-#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "kernels/gpu/cudnn/description.h"
@@ -49,17 +49,14 @@ SessionPool& SessionPool::Instance() {
 
 std::unique_ptr<Session> SessionPool::Take(int device, CUstream stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found =
-      std::find_if(idle_.rbegin(), idle_.rend(), [&](const Idle& idle) {
-        return idle.device == device && idle.stream == stream;
-      });
-  if (found == idle_.rend()) {
-    idle_.reserve(++num_sessions_);
-    return std::make_unique<Session>(stream);
+  for (size_t i = idle_.size(); i-- > 0;) {
+    if (idle_[i].device != device || idle_[i].stream != stream) continue;
+    std::unique_ptr<Session> session = std::move(idle_[i].session);
+    idle_.erase(idle_.begin() + static_cast<std::ptrdiff_t>(i));
+    return session;
   }
-  std::unique_ptr<Session> session = std::move(found->session);
-  idle_.erase(std::next(found).base());
-  return session;
+  idle_.reserve(++num_sessions_);
+  return std::make_unique<Session>(stream);
 }
 
 // Destructors call this. It does not throw, since there is room for all

@@ -2,9 +2,7 @@
 // that a line of the input describes: mode, layers, units, directions, batch,
 // time, type, training, lengths and zoneout. Estimates follow, and whether
 // single steps are the best.
-#include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -17,12 +15,7 @@ namespace cudnn_rnn_tf {
 namespace {
 
 int Main() {
-  const DeviceLimits& gpu =
-      std::find_if(std::begin(kKnownGpus), std::end(kKnownGpus),
-                   [](const NamedGpu& known) {
-                     return std::strcmp(known.name, "H100") == 0;
-                   })
-          ->limits;
+  const DeviceLimits gpu = NamedGpu("H100", 90, 132).limits;
   std::string mode, type;
   RnnProblem problem;
   RnnSpec& spec = problem.spec;

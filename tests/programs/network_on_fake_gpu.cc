@@ -230,12 +230,11 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   problem.has_sequence_lengths = lengths != nullptr;
   problem.has_resets = resets != nullptr;
   problem.has_cell_sequences = tensors[14] != nullptr;
-  spec.dropout = *rates++;
-  spec.recurrent_dropout = *rates++;
-  spec.cell_clip = *rates++;
-  spec.layer_norm_epsilon = *rates++;
-  spec.zoneout = *rates++;
-  spec.cell_zoneout = *rates++;
+  for (float* const rate :
+       {&spec.dropout, &spec.recurrent_dropout, &spec.cell_clip,
+        &spec.layer_norm_epsilon, &spec.zoneout, &spec.cell_zoneout}) {
+    *rate = *rates++;
+  }
 
   // Half of the networks make inner layers' outputs anew, however small.
   persistent::Auxiliary::least_units = problem.time_major ? 1 : 1024;

@@ -27,15 +27,12 @@ uint64_t MixSeeds(const uint64_t seed[2]) {
 
 // The sizes of arrays, as Copies takes them.
 struct Sizes {
-  explicit Sizes(const RnnProblem& problem)
-      : steps(problem.max_time),
-        input(problem.spec.input_size),
-        output(problem.spec.layer_output_size()),
-        states(problem.spec.num_pseudo_layers()),
-        h(problem.spec.output_size()),
-        c(problem.spec.has_c() ? problem.spec.num_units : 0) {}
-
-  int64_t steps, input, output, states, h, c;
+  const RnnProblem& problem;
+  const RnnSpec& spec = problem.spec;
+  const int64_t steps = problem.max_time, input = spec.input_size,
+                output = spec.layer_output_size(),
+                states = spec.num_pseudo_layers(), h = spec.output_size(),
+                c = spec.has_c() ? spec.num_units : 0;
 };
 
 // The buffers of a pass as cuDNN sees them: the caller's own or, in the
@@ -50,7 +47,7 @@ struct CudnnBuffers : Buffers {
 
   CudnnBuffers(const CudnnDescription& described, const Buffers& callers)
       : Buffers(callers),
-        all(described.problem()),
+        all{described.problem()},
         arena(callers.workspace),
         before(described.problem()),
         after(described.problem()) {

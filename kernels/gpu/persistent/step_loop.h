@@ -43,11 +43,9 @@ class StepLoop {
     Memory(const StepLoop& loop, bool is_backward, Arena* arena);
 
     StepBuffers buffers = {};
-    // Copies of the recurrent matrices and of the projections. In the buffer of
-    // parameters, they may not be aligned, and those of the two directions are
-    // not evenly apart. The candidates' are apart if a GRU's candidate reads
-    // something else than h. With recurrent dropout, each gate has a matrix of
-    // its own, and otherwise all gates have one.
+    // Copies of matrices, which the buffer of parameters may have in unaligned
+    // places, and unevenly apart. Candidates have their own if they read
+    // something else than h, and so has each gate with recurrent dropout.
     Matrices recurrent, candidate = {}, projection = {};
   };
 
