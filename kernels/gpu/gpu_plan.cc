@@ -72,10 +72,6 @@ bool IsFinal(const RnnStatus& status) {
   return status.code == RnnStatus::Code::kUnimplemented;
 }
 
-PlanCache::Made Failure(const RnnStatus& status, bool is_provisional) {
-  return {status, nullptr, is_provisional};
-}
-
 }  // namespace
 
 PlanCache::Made MakeGpuPlan(const RnnProblem& problem, int choice,
@@ -86,7 +82,7 @@ PlanCache::Made MakeGpuPlan(const RnnProblem& problem, int choice,
   if (status.ok()) status = ReadLimits(&making.limits);
   // A variable that is wrong must not pass unnoticed, even where it would make
   // no difference, as to cuDNN.
-  if (!status.ok()) return Failure(status, /*is_provisional=*/true);
+  if (!status.ok()) return {status, nullptr, /*is_provisional=*/true};
   making.estimate = persistent::Network::EstimateCycles(
       problem, making.allow_tf32(), making.limits);
   std::vector<GpuChoice> choices;
@@ -101,7 +97,7 @@ PlanCache::Made MakeGpuPlan(const RnnProblem& problem, int choice,
     }
   } else {
     status = making.List(&choices);
-    if (!status.ok()) return Failure(status, /*is_provisional=*/false);
+    if (!status.ok()) return {status, nullptr, /*is_provisional=*/false};
   }
   bool is_provisional = false;
   GpuChoice first_failed;
@@ -144,7 +140,7 @@ PlanCache::Made MakeGpuPlan(const RnnProblem& problem, int choice,
     status.message += ". For " + problem.LackOfCudnn() +
                       ", a GPU has no other algorithm; run the op on the CPU";
   }
-  return Failure(status, is_provisional);
+  return {status, nullptr, is_provisional};
 }
 
 }  // namespace cudnn_rnn_tf

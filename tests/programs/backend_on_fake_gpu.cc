@@ -370,21 +370,15 @@ void CheckSecondThoughts() {
 
 // Owners of GPUs older than Turing are told which cuDNN has code for them.
 void CheckAdvice() {
-  being_checked = "advice";
-  for (const int architecture : {60, 61, 70, 75}) {
-    const std::string number = std::to_string(architecture),
-                      name = std::string("capability ") + number[0] + '.' +
-                             number[1] + ';';
-    const auto has = [&](size_t version, const std::string& text) {
-      return AdviceForArchitecture(architecture, version).find(text) !=
-             std::string::npos;
-    };
-    const bool is_old = architecture < 75;
-    Check(has(92800, name) == is_old && has(91100, "9.10 has") == is_old &&
-              has(92800, "pip install 'nvidia-cudnn-cu12<9.11'") == is_old,
-          name);
-    Check(AdviceForArchitecture(architecture, 91002).empty(), name);
-  }
+  const std::string advice = AdviceForArchitecture(61, 92800);
+  Check(advice.find("cuDNN 9.28 has no code for this GPU of compute capability "
+                    "6.1; cuDNN 9.10 has: pip install "
+                    "'nvidia-cudnn-cu12<9.11'") != std::string::npos,
+        advice);
+  Check(!AdviceForArchitecture(70, 91100).empty() &&
+            AdviceForArchitecture(70, 91002).empty() &&
+            AdviceForArchitecture(75, 92800).empty(),
+        "advice");
 }
 
 // If the device cannot imitate what the process asks for, that is an error,

@@ -22,9 +22,9 @@ GpuLibraries FakeLibraries() {
   CudaDriver& cuda = libraries.cuda;
   NvrtcLibrary& nvrtc = libraries.nvrtc;
   FakeCompiler(&nvrtc);
-  SucceedAll(&cuda.cuLibraryLoadData, &cuda.cuLibraryGetKernel,
-             &nvrtc.nvrtcVersion, &nvrtc.nvrtcCreateProgram,
-             &nvrtc.nvrtcDestroyProgram);
+  Succeed(&cuda.cuLibraryLoadData, &cuda.cuLibraryGetKernel,
+          &nvrtc.nvrtcVersion, &nvrtc.nvrtcCreateProgram,
+          &nvrtc.nvrtcDestroyProgram);
   nvrtc.nvrtcCompileProgram = [](nvrtcProgram, int, const char* const*) {
     // Others compile meanwhile.
     std::this_thread::sleep_for(std::chrono::microseconds(300));

@@ -1,11 +1,10 @@
 // Compiles persistent kernels with the real compiler, which needs no GPU, for
-// GPUs of all architectures, in the divisions that the model chooses.
+// GPUs of all architectures, in the divisions that the model chooses: in an
+// order that it draws, those from one number to before another. It is a failure
+// if the compiler moves more than a few words of a thread from registers to
+// memory, where each step of a kernel would fetch them.
 //
 //   compile_persistent_kernels NVRTC_LIBRARY FIRST LAST
-//
-// draws an order of all kernels, and compiles those from FIRST to before LAST.
-// It is a failure if the compiler moves more than a few words of a thread from
-// registers to memory, where each step of a kernel would fetch them.
 #include <dlfcn.h>
 
 #include <algorithm>

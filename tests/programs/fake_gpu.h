@@ -40,13 +40,11 @@ inline CUresult DeviceGetAttribute(int* value, CUdevice_attribute attribute,
 
 // Functions that succeed and do nothing else or, if they give a number or a
 // handle, give this one.
-template <typename Result, typename... Arguments>
-void Succeed(Result (**function)(Arguments...)) {
+inline void Succeed() {}
+template <typename Result, typename... Arguments, typename... More>
+void Succeed(Result (**function)(Arguments...), More... more) {
   *function = [](Arguments...) { return Result(); };
-}
-template <typename... Functions>
-void SucceedAll(Functions*... functions) {
-  (Succeed(functions), ...);
+  Succeed(more...);
 }
 template <auto value, typename Result, typename To, typename... Arguments>
 void Give(Result (**function)(To*, Arguments...)) {
@@ -63,9 +61,9 @@ inline GpuLibraries LibrariesOfSession() {
   libraries.has_graphs = true;
   CudaDriver& cuda = libraries.cuda;
   CudnnLibrary& cudnn = libraries.cudnn;
-  SucceedAll(&cuda.cuCtxGetCurrent, &cuda.cuKernelSetAttribute,
-             &cuda.cuThreadExchangeStreamCaptureMode, &cuda.cuMemsetD8Async,
-             &cudnn.cudnnCreate, &cudnn.cudnnSetStream);
+  Succeed(&cuda.cuCtxGetCurrent, &cuda.cuKernelSetAttribute,
+          &cuda.cuThreadExchangeStreamCaptureMode, &cuda.cuMemsetD8Async,
+          &cudnn.cudnnCreate, &cudnn.cudnnSetStream);
   Give<1>(&cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor);
   cuda.cuCtxGetDevice = [](CUdevice* device) {
     *device = current_device;

@@ -124,8 +124,8 @@ inline Order OrderOf(const Exec& exec) {
   return order;
 }
 
-inline thread_local FakeGraph* capturing =
-    nullptr;  // Each thread has a stream.
+// Each thread has a stream.
+inline thread_local FakeGraph* capturing = nullptr;
 inline bool is_callers_capture = false, refuses_kernels = false;
 inline std::string failing;  // The name of the call that fails.
 inline std::atomic<int> num_execs = 0, num_graphs = 0, num_captures = 0,

@@ -239,14 +239,12 @@ void PrintSizes() {
 }
 
 void CheckTypes(const DeviceLimits& limits) {
-  const auto can_run = [&](RnnDataType dtype) {
-    return persistent::CheckDevice(dtype, limits).ok();
-  };
-  being_checked = "types";
-  Check(can_run(RnnDataType::kFloat16), "float16");
-  Check(can_run(RnnDataType::kFloat32), "float32");
-  Check(can_run(RnnDataType::kBfloat16) == (limits.architecture >= 80),
-        "bfloat16");
+  for (const RnnDataType dtype :
+       {RnnDataType::kFloat16, RnnDataType::kFloat32, RnnDataType::kBfloat16}) {
+    Check(persistent::CheckDevice(dtype, limits).ok() ==
+              (dtype != RnnDataType::kBfloat16 || limits.architecture >= 80),
+          NameOf(dtype));
+  }
 }
 
 void CheckAll(const std::string& imitated) {

@@ -150,11 +150,8 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
   const auto& run_thread = kernel->second.run_thread;
   gridDim.x = grid[0];
   const std::string& found = kernel->first;
-#if defined(NORMALIZES)
-  const bool normalizes = found == "forward_step" || found == "backward_step";
-#else
-  const bool normalizes = false;
-#endif
+  const bool normalizes = CellType::kNorms > 0 &&
+                          (found == "forward_step" || found == "backward_step");
   const bool transposes =
       found == "copy_steps" && *static_cast<const Index*>(parameters[5]) > 0;
   const bool waits = found == "order_sequences" || found == "halve_rows" ||

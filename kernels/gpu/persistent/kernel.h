@@ -22,9 +22,7 @@ inline RnnStatus Unsupported(const std::string& what) {
           "the algorithm persistent cannot run " + what};
 }
 
-// Says why if the device cannot run kernels of this type. They need compute
-// capability 7.5 and, in bfloat16, tensor cores that multiply it, which came
-// with 8.0.
+// Says why if the device cannot run kernels of this type.
 RnnStatus CheckDevice(RnnDataType dtype, const DeviceLimits& limits);
 
 // A kernel that runs a pass, forward or backward, through all directions of a
