@@ -43,15 +43,6 @@ const Imitation& ImitationOfProcess() {
   return *imitation;
 }
 
-}  // namespace
-
-RnnStatus ImitatedArchitecture(int* architecture) {
-  *architecture = ImitationOfProcess().limits.architecture;
-  return ImitationOfProcess().status;
-}
-
-namespace {
-
 RnnStatus ReadLimitsOf(CUdevice device, DeviceLimits* limits) {
   int major = 0, minor = 0;
   for (const auto& [attribute, value] :
@@ -88,6 +79,11 @@ RnnStatus ReadLimitsOf(CUdevice device, DeviceLimits* limits) {
 }
 
 }  // namespace
+
+RnnStatus ImitatedArchitecture(int* architecture) {
+  *architecture = ImitationOfProcess().limits.architecture;
+  return ImitationOfProcess().status;
+}
 
 RnnStatus ReadLimits(DeviceLimits* limits) {
   static NeverDestroyed<Known<CUdevice, DeviceLimits>> known;
