@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks import command, machine, pages
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+ENDS = ("passed", "failed", "skipped")
 FAILED = {"failure", "error"}
 TIMED_OUT = 124  # What `timeout` ends with.
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -139,8 +140,8 @@ def _sanitize(part: str, seconds: int) -> Iterator[dict[str, Any]]:
 
 
 def _test(pattern: str, seconds: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns what came of each module's tests, and notes of those that failed or were skipped."""
-    modules: dict[str, dict[str, Any]] = {}
+    """Returns how many tests passed and did not, and notes of those that did not."""
+    ends_of_all = dict.fromkeys(ENDS, 0)
     notes: collections.Counter = collections.Counter()
     with tempfile.TemporaryDirectory() as directory:
         junit = pathlib.Path(directory, "junit.xml")
@@ -155,13 +156,9 @@ def _test(pattern: str, seconds: int) -> tuple[list[dict[str, Any]], list[str]]:
         for case in xml.etree.ElementTree.parse(junit).getroot().iter("testcase"):
             if not case.get("classname"):  # It was interrupted.
                 continue
-            module = case.get("classname", "").rpartition(".")[2]
-            row = modules.setdefault(
-                module, {"module": module, "passed": 0, "failed": 0, "skipped": 0}
-            )
             ends = {child.tag: (child.get("message") or "").split("\n")[0] for child in case}
             end = "skipped" if "skipped" in ends else "failed" if ends.keys() & FAILED else "passed"
-            row[end] += 1
+            ends_of_all[end] += 1
             if end == "skipped":
                 notes[f"skipped: {ends['skipped'][:200]}"] += 1
             elif end == "failed":
@@ -169,7 +166,7 @@ def _test(pattern: str, seconds: int) -> tuple[list[dict[str, Any]], list[str]]:
     listed = [f"{count} {note}" for note, count in notes.most_common()]
     if code == TIMED_OUT:
         listed.insert(0, f"The time limit of {seconds} s ended the run before all tests had run.")
-    return [*modules.values()], listed
+    return [ends_of_all], listed
 
 
 def _versions() -> dict[str, str]:
@@ -220,8 +217,7 @@ def page(path: pathlib.Path) -> str:
     for (part, kind, cuda), line in sorted(last.items()):
         rows = line["rows"]
         if part == "tests":
-            total = {end: sum(row[end] for row in rows) for end in ("passed", "failed", "skipped")}
-            rows = [*sorted(rows, key=lambda row: row["module"]), {"module": "**all**", **total}]
+            rows = [{end: sum(row[end] for row in rows) for end in ENDS}]
         parts += [
             f"## {part} on an {kind}, CUDA {cuda}",
             f"{ABOUT[part]} {pages.listed(line['environment'])}.",
