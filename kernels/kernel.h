@@ -46,4 +46,10 @@ struct InputShapes {
 
 }  // namespace cudnn_rnn_tf
 
+// Registers an operation as the kernel of an op of the package on a device.
+#define CRNN_REGISTER_KERNEL(DEVICE, NAME, ...)                     \
+  REGISTER_KERNEL_BUILDER(                                          \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_##DEVICE), \
+      Kernel<__VA_ARGS__>)
+
 #endif  // CUDNN_RNN_TF_KERNELS_KERNEL_H_

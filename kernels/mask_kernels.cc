@@ -85,17 +85,12 @@ class MoveStepsOp {
   StepMove move_;
 };
 
-#define CRNN_REGISTER(NAME, Op)                                \
-  REGISTER_KERNEL_BUILDER(                                     \
-      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU), \
-      Kernel<Op<CpuDevice>>);                                  \
-  REGISTER_KERNEL_BUILDER(                                     \
-      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_GPU), \
-      Kernel<Op<GpuDevice>>)
-CRNN_REGISTER("ReadMask", ReadMaskOp);
-CRNN_REGISTER("PackSteps", MoveStepsOp);
-CRNN_REGISTER("UnpackSteps", MoveStepsOp);
-#undef CRNN_REGISTER
+CRNN_REGISTER_KERNEL(CPU, "ReadMask", ReadMaskOp<CpuDevice>);
+CRNN_REGISTER_KERNEL(GPU, "ReadMask", ReadMaskOp<GpuDevice>);
+CRNN_REGISTER_KERNEL(CPU, "PackSteps", MoveStepsOp<CpuDevice>);
+CRNN_REGISTER_KERNEL(GPU, "PackSteps", MoveStepsOp<GpuDevice>);
+CRNN_REGISTER_KERNEL(CPU, "UnpackSteps", MoveStepsOp<CpuDevice>);
+CRNN_REGISTER_KERNEL(GPU, "UnpackSteps", MoveStepsOp<GpuDevice>);
 
 }  // namespace
 }  // namespace cudnn_rnn_tf

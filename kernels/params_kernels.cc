@@ -135,21 +135,15 @@ class FromParamsOp : Conversion<Layout> {
   }
 };
 
-REGISTER_KERNEL_BUILDER(
-    Name("CudnnRnnTf>ParamsSize").Device(tensorflow::DEVICE_CPU),
-    Kernel<ParamsSizeOp>);
+CRNN_REGISTER_KERNEL(CPU, "ParamsSize", ParamsSizeOp);
 REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsSize")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("params_size"),
                         Kernel<ParamsSizeOp>);
 
-#define CRNN_REGISTER(NAME, Op, Layout)                        \
-  REGISTER_KERNEL_BUILDER(                                     \
-      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU), \
-      Kernel<Op<Layout, CpuDevice>>);                          \
-  REGISTER_KERNEL_BUILDER(                                     \
-      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_GPU), \
-      Kernel<Op<Layout, GpuDevice>>)
+#define CRNN_REGISTER(NAME, Op, Layout)                   \
+  CRNN_REGISTER_KERNEL(CPU, NAME, Op<Layout, CpuDevice>); \
+  CRNN_REGISTER_KERNEL(GPU, NAME, Op<Layout, GpuDevice>)
 CRNN_REGISTER("CanonicalToParams", ToParamsOp, ParamLayout);
 CRNN_REGISTER("ParamsToCanonical", FromParamsOp, ParamLayout);
 CRNN_REGISTER("KerasToParams", ToParamsOp, KerasLayout);

@@ -275,9 +275,7 @@ class BackwardOp : RnnOp {
 // TensorFlow keeps int32 tensors in host memory even on GPUs, so lengths of
 // that type are read from there.
 #define CRNN_REGISTER(NAME, Op)                                    \
-  REGISTER_KERNEL_BUILDER(                                         \
-      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU),     \
-      Kernel<Op<CpuDevice>>);                                      \
+  CRNN_REGISTER_KERNEL(CPU, NAME, Op<CpuDevice>);                  \
   REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>" NAME)                 \
                               .Device(tensorflow::DEVICE_GPU)      \
                               .TypeConstraint<int32_t>("Tlengths") \
