@@ -32,7 +32,7 @@
 //     gradient of c, by that of the previous c. A cell that reads h sets
 //     carry_h to the gradient that goes to the previous h without passing a
 //     gate.
-//   Output(f, kept, c), of a cell with c: the step's h once more.
+//   Output(f, kept, c), of a cell with c and no norms: the step's h once more.
 //   ResetForward(f, z, h, kept) and ResetBackward(f, reset, h, through, &dh,
 //     &dz), of a cell that resets before: the former sets what the last gate's
 //     matrix reads instead of h, in the slot after the gates, and needs no gate

@@ -17,7 +17,7 @@ struct Lstm : CellShape<4> {
   static V Next(const F& f, const V* kept, V c) {
     return kept[1] * f.Limit(c) + kept[0] * kept[2];
   }
-  // The h of a step, which a backward pass with a projection computes again.
+  // The h of a step, which some backward passes compute again.
   template <typename F, typename V>
   static V Output(const F& f, const V* kept, V c) {
     return kept[3] * f.Activate(f.Limit(c));

@@ -65,8 +65,7 @@ class BackwardPass : public CpuNetwork {
     // gradients of what one gate reads, [strand, h_stride].
     T* read_backprop;
     // Only if products read bfloat16: `dz` of all segments, [strand,
-    // dz_stride]. A step writes rounded_dz[step % 2], and the next step reads
-    // it.
+    // dz_stride]. A step writes rounded_dz[step % 2].
     uint16_t* rounded_dz[2];
     T* norms;  // [parts, norms + 1, H], of a cell that normalises.
   };

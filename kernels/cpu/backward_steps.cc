@@ -210,7 +210,7 @@ void BackwardPass<T>::RunCells(const Group& group, int64_t step, int64_t r,
     RoundGradients(group, step, r, gate * units_ + unit, n,
                    is_split ? at.last_slot : at.gates + gate * units_);
   }
-  // The last segment's padding is shorter than that of one number.
+  // The last segment is padded by fewer columns than one number would be.
   if (unit + n == units_) {
     static constexpr T kZeros[kSliceCols] = {};
     RoundGradients(group, step, r, gates_, PaddedDepth(1), kZeros);

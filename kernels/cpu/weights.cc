@@ -56,7 +56,7 @@ CpuForwardWeights<T> CpuWeights::PackForward(int64_t pseudo_layer,
   weights.bias = arena->Take<T>(gates);
   weights.candidate_bias = arena->Take<T>(units);
   weights.vectors = arena->Take<T>(cell.num_vectors * units);
-  schedule->Add(1, 1, [=, &offsets, &cell](int64_t, int64_t) {
+  schedule->Add(1, 1, [=, offsets = offsets, &cell](int64_t, int64_t) {
     if (offsets.vectors >= 0) {
       params.From(offsets.vectors)
           .Copy(cell.num_vectors * units, weights.vectors);

@@ -138,13 +138,13 @@ template <typename Call>
 std::string XlaConfig(Call call) {
   std::string text = std::to_string(FormatOf<Call>());
   const auto visit = [&](const char*, const auto& field) {
-    auto number = static_cast<int64_t>(field);
     if constexpr (std::is_same_v<std::decay_t<decltype(field)>, float>) {
       uint32_t bits;
       std::memcpy(&bits, &field, sizeof(bits));
-      number = bits;
+      text += ", " + std::to_string(bits);
+    } else {
+      text += ", " + std::to_string(static_cast<int64_t>(field));
     }
-    text += ", " + std::to_string(number);
   };
   VisitFields(call, visit);
   return std::string("{") + kXlaCall + " = array<i64: " + text + ">}";

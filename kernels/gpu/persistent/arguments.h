@@ -68,8 +68,7 @@ struct LayerDirection {
   // recurrent side.
   void* gates;
   void* cells;  // [rows, H], c after each step; training, LSTM.
-  // [rows, kNorms], of cells that normalise, in training: pairs of sums, as the
-  // cells' Norm has them.
+  // [rows, kNorms], of cells that normalise, in training: a mean and scales.
   void* norms;
   const void* first_h;
   const void* first_c;

@@ -95,8 +95,8 @@ struct Auxiliary : SmallKernels {
   const int slots = static_cast<int>(kind.num_slots);
   const int64_t rows = int64_t{batch} * steps;
   // Whether the outputs of inner layers are not kept: an h that follows from
-  // its step's gates and c alone is computed again. That takes a part of a pass
-  // which falls with the units, and is for those who lack memory.
+  // its step's gates and c alone is computed again. In small layers, that would
+  // take a larger part of a pass, and there is memory enough.
   static inline int64_t least_units = 1024, least_bytes = int64_t{64} << 20;
   const bool remakes_outputs =
       problem.is_training && spec.has_c() && kind.num_norms == 0 &&

@@ -222,8 +222,7 @@ struct Network::BackwardWorkspace : Workspace {
       }
     }
     const bool is_deep = spec.num_layers > 1;
-    // The lowest layer's cells come before what all others have kept or, if its
-    // outputs are made anew, before these.
+    // The lowest layer's cells come before what the other layers have kept.
     const int64_t of_cells =
         spec.has_c() ? spec.num_dirs() * spec.num_units : 0;
     const int64_t of_layer = of_cells * (network.slots_ + 1);

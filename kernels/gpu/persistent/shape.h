@@ -153,9 +153,8 @@ struct Shape {
   constexpr bool forward_holds_cells() const {
     return has_warpgroups && is_cluster;
   }
-  // In teams that are no clusters, a thread has the cells of two neighbouring
-  // units, whose numbers it loads and stores together, if no thread is left
-  // without cells.
+  // A thread of such grid teams has the cells of two neighbouring units, whose
+  // numbers it loads and stores together, if all threads have as many.
   constexpr bool has_pairs_of_cells() const {
     return !is_cluster && !has_warpgroups && !has_bands() && norms == 0 &&
            word_operands == 2 && block_units * rows() % (2 * threads()) == 0;

@@ -91,10 +91,10 @@ int RegistersOfNorms(const TeamStep& step) {
                                                4 * step.rounds);
 }
 
-// The fewest registers of a thread of a team that is no cluster, besides those
-// for weights, or more than it has if nobody knows. This was fitted to what
-// NVRTC makes of LSTMs of 256 units for 8.0 and 8.9: it moves at most 40 bytes
-// of a thread to memory. Threads of more cells were slow.
+// The fewest registers of a thread, besides those for weights; for shapes that
+// were not tried, more than a thread can have. This was fitted to what NVRTC
+// makes of LSTMs of 256 units for 8.0 and 8.9, of whose threads it moves at
+// most 40 bytes to memory. Threads of more cells were slow.
 int FewestRegisters(const TeamStep& step) {
   constexpr int kMostRounds = 6;
   const Shape& shape = step.shape;
