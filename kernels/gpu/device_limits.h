@@ -11,7 +11,7 @@
 
 namespace cudnn_rnn_tf {
 
-// What is known of an architecture.
+// Limits hold for all GPUs of an architecture, cycles for data centers' GPUs.
 struct Architecture {
   int number;           // 10 * major + minor of the compute capability, as 90.
   int shared_bytes;     // The most shared memory of a block.

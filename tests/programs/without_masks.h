@@ -18,7 +18,7 @@ RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout&, size_t, bool,
   return {};
 }
 
-// What such programs give a backend.
+// Such programs give a backend these resources.
 inline GpuResources ResourcesOf(uintptr_t stream) {
   GpuResources resources;
   resources.stream = reinterpret_cast<void*>(stream);

@@ -239,9 +239,9 @@ double Powers(const TeamStep& step) {
          40.0 * std::max(0, shape.team - 8) * shape.is_cluster;
 }
 
-// What the terms of a block's work cost, in cycles.
+// The factors of the terms of a block's work, which give cycles.
 struct WorkCost {
-  // Of what the functions above return.
+  // These multiply what the functions above return.
   double products = 1.0, powers = 1.0, reads = 0.0;
   double round = 0.0;   // Of each of a thread's rounds of cells.
   double square = 0.0;  // Of the square of their number.
