@@ -11,9 +11,11 @@ using Sum = double;
 #elif defined(IS_FLOAT)
 using Item = float;
 using Sum = float;
-#else
+#elif defined(IS_FLOAT16) || defined(IS_BFLOAT16)
 using Item = unsigned short;  // A half type's bits.
 using Sum = float;            // Kernels compute in this type.
+#else
+#error "none of the types is defined"
 #endif
 using Word = unsigned int;
 
@@ -43,7 +45,7 @@ static Sum ToFloat(Item item) {
   return item;
 #elif defined(IS_BFLOAT16)
   return __uint_as_float(static_cast<Word>(item) << 16);
-#else
+#elif defined(IS_FLOAT16)
   return OfHalf(item);
 #endif
 }
@@ -60,7 +62,7 @@ static Item FromFloat(Sum value) {
   Item item;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(item) : "f"(value));
   return item;
-#else
+#elif defined(IS_FLOAT16)
   return ToHalf(value);
 #endif
 }

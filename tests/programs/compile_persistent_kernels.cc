@@ -192,13 +192,13 @@ std::string Compile(const Job& job) {
   const size_t report = log.find(" bytes spill stores");
   if (report == std::string::npos) return "no report of registers: " + log;
   const size_t number = log.rfind(' ', report - 1);
-  const auto has = [&](const char* macro) {
+  const auto has = [&](const std::string& macro) {
     return job.name.find(macro) != std::string::npos;
   };
-  const int most = has("PRODUCTS=2") ? kMostSpilledByExact
-                   : has("CELL=LstmPeephole") || has("CELL=Zoneout")
-                       ? kMostSpilledByCell
-                       : kMostSpilled;
+  const int most =
+      has("PRODUCTS=" + std::to_string(Shape::kFused))  ? kMostSpilledByExact
+      : has("CELL=LstmPeephole") || has("CELL=Zoneout") ? kMostSpilledByCell
+                                                        : kMostSpilled;
   return std::stoi(log.substr(number)) <= most ? "" : log;
 }
 

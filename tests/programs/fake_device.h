@@ -64,6 +64,12 @@ inline uint16_t ToHalf(float value) {
 using std::max;
 
 #include "kernels/gpu/items.cuh"
+#include "kernels/gpu/persistent/shape.h"
+
+using cudnn_rnn_tf::persistent::Shape;
+#if !defined(PRODUCTS)  // As in kernels of single steps.
+#define PRODUCTS Shape::kDirect
+#endif
 
 inline Word __umulhi(Word a, Word b) {
   return static_cast<Word>(static_cast<uint64_t>(a) * b >> 32);
@@ -77,12 +83,13 @@ inline Word ToWord(const float* values) {
 #endif
 }
 inline Word ToOperands(const float* values) {
-#if defined(IS_FLOAT) && PRODUCTS == 3
-  return static_cast<Word>(ToHalf(values[0])) |
-         static_cast<Word>(ToHalf(values[1])) << 16;
-#else
-  return ToWord(values);
+#if defined(IS_FLOAT)
+  if (PRODUCTS == Shape::kHalves) {
+    return static_cast<Word>(ToHalf(values[0])) |
+           static_cast<Word>(ToHalf(values[1])) << 16;
+  }
 #endif
+  return ToWord(values);
 }
 inline void MultiplyHalves(Chunk* chunk, float power) {
   for (Word& word : chunk->word) {
@@ -94,12 +101,12 @@ inline Word ToTf32(Word word) { return (word + 0x1000u) & ~0x1FFFu; }
 // Takes the numbers out of a word as the tensor cores read it: of a float that
 // is a part, they cut off the last bits.
 inline void Read(Word word, float* values) {
-#if PRODUCTS == 3
-  for (int i = 0; i < 2; ++i) values[i] = OfHalf(word >> 16 * i);
-#elif PRODUCTS == 1
-  FromWord(word & ~0x1FFFu, values);
-#elif !defined(IS_FLOAT64)
-  FromWord(word, values);
+  if (PRODUCTS == Shape::kHalves) {
+    for (int i = 0; i < 2; ++i) values[i] = OfHalf(word >> 16 * i);
+    return;
+  }
+#if !defined(IS_FLOAT64)
+  FromWord(PRODUCTS == Shape::kSplit ? word & ~0x1FFFu : word, values);
 #endif
 }
 inline Chunk LoadChunk(const void* from, bool exists) {

@@ -27,19 +27,17 @@ static_assert(kThreads >= kRows, "a thread clears the maxima of a row");
 struct BackwardMemory : BlockMemory {
   // [2][kRows], the largest gradients.
   Word* const largest_of_rows =
-      reinterpret_cast<Word*>(row_powers + kShape.band_rows());
+      reinterpret_cast<Word*>(first + kRooms.sequence_powers);
   // [2][kRows], the largest powers in the band; then [SLICES][kRows], all.
-  Word* const largest_of_band = largest_of_rows + 2 * kRows;
+  Word* const largest_of_band =
+      reinterpret_cast<Word*>(first + kRooms.band_powers);
   Word* const powers_of_band = largest_of_band + 2 * kRows;
   // In a cluster, this is [2][TEAM][kPartItems]. In another team, it is
   // [kAdders][kRows][BLOCK_UNITS] floats.
-  Item* const parts =
-      reinterpret_cast<Item*>(norms + kShape.norm_shared_bytes());
+  Item* const parts = reinterpret_cast<Item*>(first + kRooms.parts);
   // [2][kRows], where a row has the block's gradients by unit and then by slot;
   // [kRows] in a band, with the gradients of all its blocks.
-  char* const gradients =
-      reinterpret_cast<char*>(parts) + kShape.backward_parts_bytes();
-  char* const weights = gradients + kShape.backward_gradient_bytes();
+  char* const gradients = first + kRooms.gradients;
 
   // What the gradients of a row's gates in a turn are multiplied by.
   float PowerOfRow(int turn, int row) const {
@@ -53,11 +51,9 @@ struct BackwardMemory : BlockMemory {
 // Returns the largest of the numbers of these lanes, none of which is negative.
 // With the words of MagnitudeOf instead, steps of 256 units took 2 % longer.
 static float LargestOfRow(float number) {
-#if PRODUCTS == 3
   if (kLanesOfRow == 32) {
     return __uint_as_float(LargestOfWarp(__float_as_uint(number)));
   }
-#endif
 #pragma unroll
   for (int lanes = kLanesOfRow / 2; lanes > 0; lanes /= 2) {
     number = fmaxf(number, ShuffleXor(number, lanes));
@@ -355,17 +351,17 @@ class BlockGates {
   }
   // Stores the gradients where they are multiplied, or sends them to the band.
   void Store(int turn, const float (&of_slots)[kRounds][kSlots]) const {
+    // Two stores of pairs of cells would meet in the same banks.
+    constexpr int kAtOnce = kShape.has_pairs_of_cells() ? 2 : 1;
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = kAtOnce - 1; round < kRounds; round += kAtOnce) {
       const Cell cell(round, me_.index);
       const Words words = WordsOf(turn, cell, of_slots[round]);
       if (!cell.exists) continue;
       char* const to = memory_.gradients + turn % 2 * kCopy +
                        cell.row * kPitch + cell.unit / kOperands * kColumn +
                        cell.unit % kOperands * (16 / kOperands);
-      if constexpr (kShape.has_pairs_of_cells()) {
-        // As two stores, the lanes' would meet in the same banks.
-        if (round % 2 == 0) continue;
+      if constexpr (kAtOnce == 2) {
         const Words first =
             WordsOf(turn, Cell(round - 1, me_.index), of_slots[round - 1]);
         *reinterpret_cast<Chunk*>(to - 8) = {
@@ -491,9 +487,10 @@ class BandGates : public BlockGates {
         const int unit = block * BLOCK_UNITS + at % kOfRow * kOperands;
         Chunk gates = chunks[i];
         if (kHasPowers) {
+          const int one = __float_as_uint(1.0f);
           const int power = memory_.powers_of_band[block * kRows + row] -
-                            memory_.LargestOfBand(turn, row) + (127 << 23);
-          MultiplyHalves(&gates, __uint_as_float(Within(power, 127 << 23)));
+                            memory_.LargestOfBand(turn, row) + one;
+          MultiplyHalves(&gates, __uint_as_float(Within(power, one)));
         }
         const int at_byte = unit * SLOTS * 2;
         StoreGates(gates, memory_.gradients + row * kPitch +

@@ -12,7 +12,6 @@
 #include "shape.h"
 
 using cudnn_rnn_tf::persistent::PassArguments;
-using cudnn_rnn_tf::persistent::Shape;
 
 #define CRNN_VALUE(name, macro) macro,
 constexpr Shape kShape = {CRNN_SHAPE_FIELDS(CRNN_VALUE)};
@@ -21,8 +20,20 @@ constexpr Shape kShape = {CRNN_SHAPE_FIELDS(CRNN_VALUE)};
 constexpr int kItems = sizeof(Word) / sizeof(Item),
               kOperands = kShape.word_operands;
 
-// The host counts four slots of a unit, and a unit's rows have as many.
+// What the kernels trust. The host counts four slots of a unit, and a unit's
+// rows have as many.
 static_assert(kGates <= SLOTS && kSlots <= 4 && SLOTS <= 4);
+static_assert(kOperands == 2 || PRODUCTS != Shape::kHalves);
+static_assert(BLOCK_UNITS % kShape.chunk_units() == 0, "blocks send chunks");
+static_assert(TEAM * BLOCK_UNITS >= NUM_UNITS, "each unit has a block");
+static_assert(WARPS % SPLITS == 0 && TEAM % SLICES == 0);
+static_assert(IS_CLUSTER || !IS_STACK, "stages are clusters");
+static_assert(SLICES == 1 || (!IS_CLUSTER && kOperands == 2 &&
+                              BLOCK_UNITS * SLOTS % 16 == 0),
+              "blocks of a band send each other whole tiles");
+static_assert(!WARPGROUPS || (kOperands == 2 && SPLITS == 1 && SLOTS == 4 &&
+                              WARPS % 4 == 0 && ROW_TILES > 1),
+              "the shapes of wide products");
 constexpr bool kHasResets = HAS_RESETS;
 constexpr long long kCellSequencesPitch = CELL_SEQUENCES * NUM_UNITS;
 
@@ -52,6 +63,7 @@ constexpr bool kLoadsLate = WARPGROUPS && (kIsBackward || !IS_CLUSTER);
 constexpr int kJointWarps = WARPGROUPS ? 4 : 1;
 // What a block receives in a step.
 constexpr int kStepBytes = kShape.step_bytes(kIsBackward);
+constexpr Shape::Rooms kRooms = kShape.rooms(kIsBackward);
 
 // All threads call this after they have stored what is multiplied next, before
 // any of them multiplies it. Warpgroups read it on their own.
@@ -117,6 +129,8 @@ struct Neighbours<2> {
 // t has neighbours g of a warp's eight then and, of each eight sequences, 2 t
 // and 2 t + 1.
 constexpr bool kHoldsCells = !kIsBackward && kShape.forward_holds_cells();
+constexpr bool kHasTileOfSlot =
+    !kIsBackward && kShape.forward_has_tile_of_slot();
 constexpr int kNeighbours =
     kIsBackward ? kShape.backward_neighbours() : kShape.forward_neighbours();
 constexpr int kCells = BLOCK_UNITS * kRows, kOfRound = kThreads * kNeighbours;

@@ -5,6 +5,9 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 
 #include "items.cuh"
+#include "shape.h"
+
+using cudnn_rnn_tf::persistent::Shape;
 
 // Returns zeros if the chunk does not exist. There is no branch, at which the
 // loads that come later would wait.
@@ -29,11 +32,13 @@ static Word ToWord(const float* values) {
   Word word;
 #if defined(IS_BFLOAT16)
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;"
-#elif __CUDA_ARCH__ < 800
+#elif defined(IS_FLOAT16) && __CUDA_ARCH__ < 800
   asm("{.reg .b16 low, high; cvt.rn.f16.f32 high, %1; cvt.rn.f16.f32 low, %2;"
       "mov.b32 %0, {low, high};}"
-#else
+#elif defined(IS_FLOAT16)
   asm("cvt.rn.f16x2.f32 %0, %1, %2;"
+#else
+#error "the type has no words"
 #endif
       : "=r"(word)
       : "f"(values[1]), "f"(values[0]));
@@ -45,19 +50,19 @@ static Word ToWord(const float* values) {
 // cores cut off the bits of a float that TF32 lacks, so the float is rounded
 // first unless it is to be split.
 static Word ToOperands(const float* values) {
-#if defined(IS_FLOAT) && PRODUCTS == 0
-  Word word;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(values[0]));
-  return word;
-#elif defined(IS_FLOAT) && PRODUCTS == 3
-  Word word;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;"
-      : "=r"(word)
-      : "f"(values[1]), "f"(values[0]));
-  return word;
-#else
-  return ToWord(values);
+#if defined(IS_FLOAT)
+  Word word = 0;
+  if constexpr (PRODUCTS == Shape::kDirect) {
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(values[0]));
+    return word;
+  } else if constexpr (PRODUCTS == Shape::kHalves) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;"
+        : "=r"(word)
+        : "f"(values[1]), "f"(values[0]));
+    return word;
+  }
 #endif
+  return ToWord(values);
 }
 
 // Multiplies eight numbers in float16, to which floats are rounded, by a power
@@ -94,7 +99,7 @@ static void MultiplyAdd(float* sums, const Word* a, const Word* b) {
       "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
       "{%0, %1, %2, %3}, {%6, %7}, {%9}, {%0, %1, %2, %3};"
 #else
-#if defined(IS_FLOAT) && PRODUCTS != 3
+#if WORD_OPERANDS == 1
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
 #elif defined(IS_BFLOAT16)
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
@@ -215,10 +220,19 @@ template <typename T>
 static T ShuffleXor(T value, int lanes) {
   return __shfl_xor_sync(~0u, value, lanes);
 }
-#if __CUDA_ARCH__ >= 800
 // Returns the largest word of the warp's.
-static Word LargestOfWarp(Word word) { return __reduce_max_sync(~0u, word); }
+static Word LargestOfWarp(Word word) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(~0u, word);
+#else
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    const Word other = ShuffleXor(word, lanes);
+    word = other > word ? other : word;
+  }
+  return word;
 #endif
+}
 static Word ShuffleFrom(Word word, int lane) {
   return __shfl_sync(~0u, word, lane);
 }
@@ -254,11 +268,9 @@ static float Sigmoid(float x) {
   return y;
 }
 static float Tanh(float x) {
-#if PRODUCTS == 1 || PRODUCTS == 2
-  return tanhf(x);
-#else
-  return fmaf(2.0f, Sigmoid(2.0f * x), -1.0f);
-#endif
+  constexpr bool kIsExact =
+      PRODUCTS == Shape::kSplit || PRODUCTS == Shape::kFused;
+  return kIsExact ? tanhf(x) : fmaf(2.0f, Sigmoid(2.0f * x), -1.0f);
 }
 #endif
 

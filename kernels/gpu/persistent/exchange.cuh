@@ -19,15 +19,14 @@ struct Choice<false, First, Second> {
   using Type = Second;
 };
 
-// What a block of either kernel has at the beginning of its shared memory. Two
-// barriers count by turns what a cluster's peers store here in a step.
+// The rooms of shared memory that both kernels have. Two barriers count by
+// turns what a cluster's peers store here in a step.
 struct BlockMemory {
-  Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
-  // [SLICES][BLOCK_UNITS][SLOTS].
-  float* const row_powers =
-      reinterpret_cast<float*>(SharedMemory() + Shape::kBarrierBytes);
-  char* const norms =
-      SharedMemory() + Shape::kBarrierBytes + kShape.powers_bytes();
+  char* const first = SharedMemory();
+  Barrier* const barriers = reinterpret_cast<Barrier*>(first + kRooms.barriers);
+  float* const row_powers = reinterpret_cast<float*>(first + kRooms.row_powers);
+  char* const norms = first + kRooms.norms;
+  char* const weights = first + kRooms.weights;
 
   void ArmBarriers() const {
     ArmBarrier(barriers, kStepBytes);

@@ -28,7 +28,7 @@ static void LoadWeights(const Thread& me, const RowOf& row_of,
   // lanes hold the cells of neighbouring units, those of two units.
   const auto load = [&](int pair, int i, int half) {
     const int at = !kHoldsCells ? sums.TileOf(i) * 16 + 2 * me.g + half
-                   : kNeighbours == 2
+                   : kHasTileOfSlot
                        ? (me.warp * 16 + 2 * me.g + half) * SLOTS + i
                        : (me.warp * 8 + me.g) * SLOTS + 2 * i + half;
     const int column = ((sums.first_pair() + pair) * 16 + me.t * 4) * kOperands;

@@ -11,14 +11,12 @@ constexpr int kSumsPitch = kShape.forward_sums_pitch();
 
 // The block's shared memory.
 struct ForwardMemory : BlockMemory {
-  float* const sequence_powers = row_powers + kShape.band_rows();  // [kRows].
-  char* const states = norms + kShape.norm_shared_bytes();
+  float* const sequence_powers =
+      reinterpret_cast<float*>(first + kRooms.sequence_powers);
+  char* const states = first + kRooms.states;
   // [SPLITS][kRows], where a row has the sums by unit and then by slot; [kRows]
   // in a band.
-  float* const sums =
-      reinterpret_cast<float*>(states + kShape.forward_h_bytes());
-  char* const weights =
-      reinterpret_cast<char*>(sums) + kShape.forward_sums_bytes();
+  float* const sums = reinterpret_cast<float*>(first + kRooms.sums);
 
   // What a sequence's h is multiplied by before it is an operand.
   float ScaleOfH(int row) const {
@@ -175,8 +173,7 @@ class ClusterStates : public TeamStates {
   void SendHeld(int step, const float* h) const {
     // Eight units of a sequence are a chunk. A lane has two sequences of a
     // unit, or two units of a sequence.
-    constexpr bool kHasTwo = kNeighbours == 2;
-    constexpr int kStride = kHasTwo ? 4 : 1;
+    constexpr int kStride = kHasTileOfSlot ? 4 : 1;
 #pragma unroll
     for (int first = 0; first < kRounds; first += 8) {
       Word words[4] = {};
@@ -188,13 +185,13 @@ class ClusterStates : public TeamStates {
           pair[e] = h[i + e] * memory_.ScaleOfH(Cell(i + e, me_.index).row);
         }
         const Word word = ToOperands(pair);
-        words[(i - first) / 2] = kHasTwo ? word : Transposed(word);
+        words[(i - first) / 2] = kHasTileOfSlot ? word : Transposed(word);
       }
       const Chunk chunk = ChunkOfLanes(words, me_.lane, kStride);
       const int round = first + me_.lane / kStride % 4 * 2;
       const int row =
-          kHasTwo ? Cell(round, me_.index).row : round / 2 * 8 + me_.g;
-      const int column = kHasTwo ? me_.warp * 2 + me_.g / 4 : me_.warp;
+          kHasTileOfSlot ? Cell(round, me_.index).row : round / 2 * 8 + me_.g;
+      const int column = kHasTileOfSlot ? me_.warp * 2 + me_.g / 4 : me_.warp;
       if (round >= kRounds || column * 8 >= BLOCK_UNITS) continue;
       char* const to = Numbers(step + 1) + row * kPitch +
                        (me_.rank * (BLOCK_UNITS / 8) + column) * kColumn;
@@ -360,8 +357,8 @@ class HeldSums : public WarpSums {
   // The sum for a slot of one of a thread's cells.
   template <typename Sums>
   static auto& SumOf(Sums& sums, int round, int slot) {
-    const int tile = kNeighbours == 2 ? slot : slot / 2;
-    const int half = kNeighbours == 2 ? round % 2 : slot % 2;
+    const int tile = kHasTileOfSlot ? slot : slot / 2;
+    const int half = kHasTileOfSlot ? round % 2 : slot % 2;
     return sums[round / (2 * kNeighbours)][tile]
         .sums[half * 2 + round / kNeighbours % 2];
   }

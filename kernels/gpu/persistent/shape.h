@@ -112,18 +112,8 @@ struct Shape {
     return has_warpgroups ? 1
                           : (4 + tiles * row_tiles - 1) / (tiles * row_tiles);
   }
-  // Barriers and, in a stack, a cluster's ticket stand before everything else
-  // in shared memory.
-  static constexpr int kBarrierBytes = 128;
   // The bytes of one operand of a pair, for all lanes of a warp.
   static constexpr int kChunkBytes = 32 * 16;
-  // Where floats are multiplied in float16, each of a block's rows of the
-  // weights has a power of two, and so have a sequence's numbers in two steps.
-  // In a band, a sequence's numbers have one for each block and one for all.
-  constexpr int powers_bytes() const {
-    const int of_sequences = 2 + (has_bands() ? 2 + slices : 0);
-    return products == kHalves ? (band_rows() + of_sequences * rows()) * 4 : 0;
-  }
 
   // So many consecutive lanes have cells of the same sequence, and perhaps all
   // of the sequence's cells in the block.
@@ -138,9 +128,6 @@ struct Shape {
   constexpr int norm_bytes() const {
     return norms == 0 ? 0 : (norms / 2 + 1) * rows() * norm_parts() * 16;
   }
-  constexpr int norm_shared_bytes() const {
-    return is_cluster ? norm_bytes() : 0;
-  }
 
   // The forward pass multiplies a block's rows of the weights by h.
   constexpr int forward_tiles() const {
@@ -149,9 +136,12 @@ struct Shape {
   }
   // In clusters, a warp of a warpgroup has all rows of eight units, two tiles,
   // or of sixteen, a tile for each slot. So its lanes have all sums of their
-  // cells, which are those of so many neighbouring units.
+  // cells.
   constexpr bool forward_holds_cells() const {
     return has_warpgroups && is_cluster;
+  }
+  constexpr bool forward_has_tile_of_slot() const {
+    return forward_holds_cells() && block_units > 8 * warps;
   }
   // A thread of such grid teams has the cells of two neighbouring units, whose
   // numbers it loads and stores together, if all threads have as many.
@@ -160,14 +150,12 @@ struct Shape {
            word_operands == 2 && block_units * rows() % (2 * threads()) == 0;
   }
   constexpr int forward_neighbours() const {
-    return (forward_holds_cells() && block_units > 8 * warps) ||
-                   has_pairs_of_cells()
-               ? 2
-               : 1;
+    return forward_has_tile_of_slot() || has_pairs_of_cells() ? 2 : 1;
   }
   constexpr int forward_warp_tiles() const {
-    return forward_holds_cells()
-               ? 2 * forward_neighbours()
+    return forward_has_tile_of_slot() ? 4
+           : forward_holds_cells()
+               ? 2
                : (forward_tiles() * splits + warps - 1) / warps;
   }
   constexpr int forward_warp_pairs() const {
@@ -290,13 +278,47 @@ struct Shape {
   constexpr int step_bytes(bool is_backward) const {
     return is_backward ? backward_step_bytes() : forward_step_bytes();
   }
-  // The shared memory of a block.
+
+  // The rooms of a block's shared memory: the byte at which each of them
+  // begins, and the first one past all of them.
+  struct Rooms {
+    int barriers;  // And, in a stack, a cluster's ticket.
+    // Where floats are multiplied in float16: the powers of the rows of the
+    // weights, those of the sequences' numbers, for two steps, and in a band
+    // the largest of these, for two steps, and those of each of its blocks.
+    int row_powers, sequence_powers, band_powers;
+    int norms;             // Chunks that a cluster's peers store.
+    int states, sums;      // Of a forward pass.
+    int parts, gradients;  // Of a backward pass.
+    int weights;           // Those that registers do not hold.
+    int end;
+  };
+  constexpr Rooms rooms(bool is_backward) const {
+    Rooms at = {};
+    const auto take = [&at](int bytes) {
+      at.end += bytes;
+      return at.end - bytes;
+    };
+    const int power_bytes = products == kHalves ? 4 : 0;
+    at.barriers = take(128);
+    at.row_powers = take(band_rows() * power_bytes);
+    at.sequence_powers = take(2 * rows() * power_bytes);
+    at.band_powers =
+        take(has_bands() ? (2 + slices) * rows() * power_bytes : 0);
+    at.norms = take(is_cluster ? norm_bytes() : 0);
+    if (is_backward) {
+      at.parts = take(backward_parts_bytes());
+      at.gradients = take(backward_gradient_bytes());
+    } else {
+      at.states = take(forward_h_bytes());
+      at.sums = take(forward_sums_bytes());
+    }
+    at.weights = take((pairs(is_backward) - resident_pairs) * warps *
+                      warp_tiles(is_backward) * 2 * kChunkBytes);
+    return at;
+  }
   constexpr int shared_bytes(bool is_backward) const {
-    return kBarrierBytes + powers_bytes() + norm_shared_bytes() +
-           (is_backward ? backward_parts_bytes() + backward_gradient_bytes()
-                        : forward_h_bytes() + forward_sums_bytes()) +
-           (pairs(is_backward) - resident_pairs) * warps *
-               warp_tiles(is_backward) * 2 * kChunkBytes;
+    return rooms(is_backward).end;
   }
 
   // Teams that are no clusters send through memory, with places for this many

@@ -6,8 +6,6 @@
 
 #include "common.cuh"
 
-static_assert(SPLITS == 1, "warpgroups do not split sums");
-
 // Each warp has 16 rows of its warpgroup's tiles, and a lane has those rows and
 // sums of them that it has in weights.cuh. In shared memory, operands lie in
 // columns of 16 bytes, in which rows follow one another.
