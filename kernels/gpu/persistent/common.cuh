@@ -131,15 +131,12 @@ struct Neighbours<2> {
 constexpr bool kHoldsCells = !kIsBackward && kShape.forward_holds_cells();
 constexpr bool kHasTileOfSlot =
     !kIsBackward && kShape.forward_has_tile_of_slot();
-constexpr int kNeighbours =
-    kIsBackward ? kShape.backward_neighbours() : kShape.forward_neighbours();
+constexpr int kNeighbours = kShape.neighbours(kIsBackward);
 constexpr int kCells = BLOCK_UNITS * kRows, kOfRound = kThreads * kNeighbours;
 constexpr int kRounds =
     (kHoldsCells ? 2 * ROW_TILES : (kCells + kOfRound - 1) / kOfRound) *
     kNeighbours;
-// Whether a round's cells are whole rows, so that a thread has the same units
-// in all rounds.
-constexpr bool kHasWholeRows = kOfRound % BLOCK_UNITS == 0;
+constexpr bool kHasWholeRows = kShape.has_whole_rows(kIsBackward);
 // A thread's cells are of so many different units.
 constexpr int kOwnUnits = kHoldsCells || kHasWholeRows ? kNeighbours : kRounds;
 // The cells whose numbers are loaded and stored together.

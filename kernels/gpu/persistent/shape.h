@@ -269,6 +269,9 @@ struct Shape {
   }
 
   // These are the above, of one of the passes.
+  constexpr int neighbours(bool is_backward) const {
+    return is_backward ? backward_neighbours() : forward_neighbours();
+  }
   constexpr int warp_tiles(bool is_backward) const {
     return is_backward ? backward_warp_tiles() : forward_warp_tiles();
   }
@@ -277,6 +280,11 @@ struct Shape {
   }
   constexpr int step_bytes(bool is_backward) const {
     return is_backward ? backward_step_bytes() : forward_step_bytes();
+  }
+  // Whether a round's cells are whole rows, so that a thread has cells of the
+  // same units in all rounds.
+  constexpr bool has_whole_rows(bool is_backward) const {
+    return threads() * neighbours(is_backward) % block_units == 0;
   }
 
   // The rooms of a block's shared memory: the byte at which each of them

@@ -33,27 +33,85 @@ int RegistersOfThread(const DeviceLimits& gpu, int warps) {
   return std::min(kMaxThreadRegisters, gpu.registers / threads / 8 * 8);
 }
 
-// The constants of a kind of team, of its forward and of its backward pass.
+// What was fitted to a kind of team, in a forward or a backward pass.
 struct Constants {
-  double wait, of_byte;  // Cycles of an exchange, and of each byte of it.
-  // The registers of a thread besides those for weights and sums, about as
-  // compilers report them, and for each round of its cells.
-  int registers, of_cell;
+  // Cycles of an exchange, and of each byte of it.
+  struct {
+    double wait, byte;
+  } exchange;
+  // What Products, Powers and SharedReads return is multiplied by these.
+  struct {
+    double products, powers, reads;
+  } factors;
+  // Of each round of a thread's cells, of the square of their number, of that
+  // times ShareOfGates, of each round of each warp, of a step, of each warp of
+  // a quarter, and of each part of the sums but the first.
+  struct {
+    double round, square, gate_square, cell, step, warp, split;
+  } cycles;
+  // Of a thread, besides those for weights and sums, about as compilers report
+  // them: some, and more for each round and for each group of sequences.
+  struct {
+    int base, of_round, of_group;
+  } registers;
 };
-constexpr Constants kOfClusters[] = {
-    {/*wait=*/400.0, /*of_byte=*/0.1, /*registers=*/44, /*of_cell=*/26},
-    {/*wait=*/400.0, /*of_byte=*/0.1, /*registers=*/48, /*of_cell=*/28}};
-constexpr Constants kOfGrids[] = {
-    {/*wait=*/2000.0, /*of_byte=*/0.04, /*registers=*/44, /*of_cell=*/26},
-    {/*wait=*/1850.0, /*of_byte=*/0.12, /*registers=*/48, /*of_cell=*/28}};
-constexpr Constants kOfBands[] = {
-    {/*wait=*/2400.0, /*of_byte=*/0.1, /*registers=*/32, /*of_cell=*/32},
-    {/*wait=*/3000.0, /*of_byte=*/0.08, /*registers=*/48, /*of_cell=*/28}};
+
+// Each kind of team has a row for forward and one for backward passes:
+// {{wait, byte}, {products, powers, reads},
+//  {round, square, gate_square, cell, step, warp, split},
+//  {base, of_round, of_group}}
+constexpr Constants kCluster[] = {
+    {{400, .1}, {1, 1, 1}, {200, 0, 0, 0, 0, 120, 100}, {44, 26, 0}},
+    {{400, .1}, {1, 1, 1}, {200, 0, 0, 0, 0, 120, 100}, {48, 28, 0}}};
+constexpr Constants kGrid[] = {
+    {{2000, .04}, {1, 1, 1}, {200, 0, 0, 0, 0, 120, 100}, {44, 26, 0}},
+    {{1850, .12}, {1, 1, 1}, {200, 0, 0, 0, 0, 120, 100}, {48, 28, 0}}};
+constexpr Constants kBand[] = {
+    {{2400, .1}, {2, 1, 1.2}, {650, 0, 0, 0, 0, 0, 0}, {32, 32, 0}},
+    {{3000, .08}, {3.7, 1, 1.2}, {650, 0, 0, 0, 0, 0, 0}, {48, 28, 0}}};
+// With warpgroups, grids and bands were fitted to 24 layers of 384 to 2048
+// units, with a margin for others; threads of many cells lack registers. TF32
+// is multiplied in float16.
+constexpr Constants kWideGrid[] = {
+    {{2000, .04}, {1, 1, 0}, {0, 205, 0, 0, 1000, 0, 0}, {95, 8, 0}},
+    {{1850, .12}, {1.2, 1, 0}, {100, 0, 0, 0, 0, 0, 0}, {100, 20, 8}}};
+constexpr Constants kWideGridTf32[] = {
+    {{2000, .04}, {1, 1, 0}, {0, 205, 0, 0, 1000, 0, 0}, {95, 8, 0}},
+    {{1850, .12}, {1.2, 1, 0}, {100, 0, 0, 0, 500, 0, 0}, {100, 20, 8}}};
+constexpr Constants kWideBand[] = {
+    {{2400, .1}, {2, 1, 0}, {450, 0, 0, 0, 0, 0, 0}, {127, 8, 0}},
+    {{3000, .08}, {2, 1, 0}, {450, 0, 0, 0, 0, 0, 0}, {100, 20, 8}}};
+// Clusters with warpgroups were fitted to 40 runs of 128 to 512 units with 200
+// to 2048 sequences. They are large where a forward lane has cells of two units
+// or a backward warp more than two tiles; the latter was not measured.
+constexpr Constants kWideCluster[] = {
+    {{400, .1}, {1, 1, 0}, {0, 12, 0, 48, 300, 0, 0}, {64, 0, 32}},
+    {{400, .1}, {1, 0, 0}, {0, 0, 0, 24, 500, 0, 0}, {155, 10, 0}}};
+constexpr Constants kWideClusterTf32[] = {
+    {{400, .1}, {1, 1, 0}, {0, 12, 0, 48, 300, 0, 0}, {64, 0, 32}},
+    {{400, .1}, {1, 0, 0}, {0, 0, 0, 60, 0, 0, 0}, {155, 10, 0}}};
+constexpr Constants kLargeWideCluster[] = {
+    {{400, .1}, {1, 2.4, 0}, {0, 0, 27, 0, 300, 0, 0}, {60, 0, 38}},
+    {{400, .1}, {1, 0, 0}, {0, 0, 0, 100, 0, 0, 0}, {155, 10, 0}}};
+constexpr Constants kLargeWideClusterTf32[] = {
+    {{400, .1}, {1, 2.4, 0}, {0, 0, 27, 0, 300, 0, 0}, {58, 0, 50}},
+    {{400, .1}, {1, 0, 0}, {0, 0, 0, 100, 0, 0, 0}, {155, 10, 0}}};
 
 const Constants& ConstantsOf(const TeamStep& step) {
-  return (step.shape.is_cluster    ? kOfClusters
-          : step.shape.has_bands() ? kOfBands
-                                   : kOfGrids)[step.is_backward];
+  const Shape& shape = step.shape;
+  const auto kind = [&]() -> const Constants* {
+    const bool is_tf32 = shape.products == Shape::kHalves;
+    if (!shape.has_warpgroups) {
+      return shape.is_cluster ? kCluster : shape.has_bands() ? kBand : kGrid;
+    }
+    if (shape.has_bands()) return kWideBand;
+    if (!shape.is_cluster) return is_tf32 ? kWideGridTf32 : kWideGrid;
+    const bool is_large =
+        step.is_backward ? step.tiles > 2 : shape.forward_has_tile_of_slot();
+    if (is_large) return is_tf32 ? kLargeWideClusterTf32 : kLargeWideCluster;
+    return is_tf32 ? kWideClusterTf32 : kWideCluster;
+  };
+  return kind()[step.is_backward];
 }
 
 // The registers for a thread's sums and, unless numbers are multiplied
@@ -84,7 +142,7 @@ int ReceivingRegisters(const Shape& shape) {
 int RegistersOfNorms(const TeamStep& step) {
   const Shape& shape = step.shape;
   if (shape.norms == 0) return 0;
-  const int units = shape.threads() % shape.block_units == 0 ? 1 : step.rounds;
+  const int units = shape.has_whole_rows(step.is_backward) ? 1 : step.rounds;
   return (shape.is_cluster ? 0 : 12) +
          shape.norms * (step.is_backward ? 4 * units + 7 * step.rounds
                                          : (shape.is_exact() ? 6 : 2) * units +
@@ -116,12 +174,12 @@ int RegistersOfWarps(const TeamStep& step) {
   const Shape& shape = step.shape;
   const Constants& of = ConstantsOf(step);
   const int sums = RegistersOfSums(step);
-  const int others = of.registers + RegistersOfNorms(step);
+  const int others = of.registers.base + RegistersOfNorms(step);
   const bool has_margin =
       !shape.is_cluster && (shape.is_exact() || !step.gpu.known().is_measured);
   if (!step.is_backward) {
-    return others + of.of_cell * step.rounds + 8 * step.tiles + sums +
-           (shape.is_stack ? 9 * shape.forward_thread_chunks() : 0) +
+    return others + of.registers.of_round * step.rounds + 8 * step.tiles +
+           sums + (shape.is_stack ? 9 * shape.forward_thread_chunks() : 0) +
            (has_margin ? 16 : 0);
   }
   const int more_rows = shape.row_tiles - 1;
@@ -129,7 +187,7 @@ int RegistersOfWarps(const TeamStep& step) {
   if (has_margin) {
     constexpr int kMoreOfCell = 8;
     return others + of_bands + std::max(sums, ReceivingRegisters(shape)) +
-           (of.of_cell + kMoreOfCell) * step.rounds +
+           (of.registers.of_round + kMoreOfCell) * step.rounds +
            4 * (step.tiles + more_rows);
   }
   const bool finds_powers =
@@ -137,8 +195,8 @@ int RegistersOfWarps(const TeamStep& step) {
   // Of kernels whose threads have cells of several units, the compiler moved 44
   // to 164 bytes of a thread to memory, and they took 1.1 to 1.7 times as long.
   const bool has_many_units =
-      shape.is_exact() && shape.threads() % shape.block_units != 0;
-  return others + of_bands + sums + of.of_cell * step.rounds +
+      shape.is_exact() && !shape.has_whole_rows(step.is_backward);
+  return others + of_bands + sums + of.registers.of_round * step.rounds +
          (finds_powers ? 12 * more_rows : 0) +
          (has_many_units ? 12 * (step.rounds + step.tiles) : 0);
 }
@@ -153,7 +211,7 @@ double Exchange(const TeamStep& step, double bytes) {
     return 2.0 * shape.block_units * shape.rows();
   }
   const Constants& of = ConstantsOf(step);
-  return of.wait + of.of_byte * bytes;
+  return of.exchange.wait + of.exchange.byte * bytes;
 }
 
 // The bytes that a block receives in a step, as far as they cost.
@@ -239,88 +297,32 @@ double Powers(const TeamStep& step) {
          40.0 * std::max(0, shape.team - 8) * shape.is_cluster;
 }
 
-// The factors of the terms of a block's work, which give cycles.
-struct WorkCost {
-  // These multiply what the functions above return.
-  double products = 1.0, powers = 1.0, reads = 0.0;
-  double round = 0.0;   // Of each of a thread's rounds of cells.
-  double square = 0.0;  // Of the square of their number.
-  double cell = 0.0;    // Of each round of each warp.
-  double step = 0.0;    // Of a step.
-  double warp = 0.0;    // Of each warp of a quarter.
-  double split = 0.0;   // Of each part of the sums but the first.
-};
-
-WorkCost CostOfWarps(const TeamStep& step) {
-  WorkCost cost;
-  if (step.shape.has_bands()) {
-    cost.products = step.is_backward ? 3.7 : 2.0;
-    cost.reads = 1.2;
-    cost.round = 650.0;
-  } else {
-    cost.reads = 1.0;
-    cost.round = 200.0;
-    cost.warp = 120.0;
-    cost.split = 100.0;
-  }
-  return cost;
-}
-
-// This was fitted to 24 layers of 384 to 2048 units, with a margin for others;
-// threads of many cells lack registers.
-WorkCost CostOfWarpgroupsInGrids(const TeamStep& step) {
-  WorkCost cost;
-  if (step.shape.has_bands()) {
-    cost.products = 2.0;
-    cost.round = 450.0;
-  } else if (step.is_backward) {
-    cost.products = 1.2;
-    cost.round = 100.0;
-    if (step.shape.products == Shape::kHalves) cost.step = 500.0;
-  } else {
-    cost.square = 205.0;
-    cost.step = 1000.0;
-  }
-  return cost;
-}
-
-// This was fitted to 40 runs of 128 to 512 units with 200 to 2048 sequences;
-// more than two tiles backward were not measured.
-WorkCost CostOfWarpgroupsInClusters(const TeamStep& step) {
+// Where lanes hold the sums of their cells, these cost less the fewer gates
+// they have: this is a cell's share of what an LSTM's costs.
+double ShareOfGates(const TeamStep& step) {
+  const Shape& shape = step.shape;
   const RnnProblem& problem = step.request.problem;
-  const bool halves = step.shape.products == Shape::kHalves;
+  if (step.is_backward || !shape.forward_holds_cells()) return 1.0;
   const double of_gates = (problem.spec.num_gates() + 1) / 5.0;
-  WorkCost cost;
-  if (step.is_backward) {
-    cost.powers = 0.0;
-    cost.cell = step.tiles > 2 ? 100.0 : halves ? 60.0 : 24.0;
-    if (step.tiles <= 2 && !halves) cost.step = 500.0;
-    return cost;
-  }
-  cost.step = 300.0;
-  if (step.shape.forward_neighbours() == 2) {
-    cost.powers = 2.4 * of_gates;
-    cost.square = 27.0 * of_gates;
-    return cost;
-  }
-  cost.square = 12.0;
-  cost.cell = halves                ? 48.0
-              : problem.is_training ? std::max(30.0, 48.0 * of_gates)
-                                    : 30.0;
-  return cost;
+  if (shape.forward_has_tile_of_slot()) return of_gates;
+  if (shape.products == Shape::kHalves) return 1.0;
+  constexpr double kLeast = 0.625;
+  return problem.is_training ? std::max(kLeast, of_gates) : kLeast;
 }
 
 // Returns the cycles of a block in a step that are no waits.
 double Work(const TeamStep& step) {
   const Shape& shape = step.shape;
-  const WorkCost cost = !shape.has_warpgroups ? CostOfWarps(step)
-                        : shape.is_cluster    ? CostOfWarpgroupsInClusters(step)
-                                              : CostOfWarpgroupsInGrids(step);
+  const Constants& of = ConstantsOf(step);
   const double rounds = step.rounds, cells = shape.warps * rounds;
-  return cost.products * Products(step) + cost.powers * Powers(step) +
-         cost.reads * SharedReads(step) + cost.round * rounds +
-         cost.square * rounds * rounds + cost.cell * cells + cost.step +
-         cost.warp * step.quarter + cost.split * (shape.splits - 1) +
+  const double of_gates = of.factors.powers * Powers(step) +
+                          of.cycles.gate_square * rounds * rounds +
+                          of.cycles.cell * cells;
+  return of.factors.products * Products(step) +
+         of.factors.reads * SharedReads(step) + ShareOfGates(step) * of_gates +
+         of.cycles.round * rounds + of.cycles.square * rounds * rounds +
+         of.cycles.step + of.cycles.warp * step.quarter +
+         of.cycles.split * (shape.splits - 1) +
          // The stages of a stack check whether each number of their inputs is
          // there. A cell that normalises adds sums over lanes.
          (shape.is_stack ? 300.0 * rounds - 150.0 : 0.0) +
@@ -352,19 +354,15 @@ bool FillsWarps(const TeamStep& step) {
 int Registers(const TeamStep& step) {
   const Shape& shape = step.shape;
   if (!shape.has_warpgroups) return RegistersOfWarps(step);
-  if (!shape.is_cluster) {
-    return step.is_backward ? 100 + 20 * step.rounds + 8 * shape.row_tiles
-                            : 95 + 8 * step.rounds + RegistersOfSums(step) +
-                                  (shape.has_bands() ? 32 : 0);
-  }
-  if (step.is_backward) {
-    if (shape.backward_has_few_cells()) return 128;
-    const bool has_one_unit = shape.threads() % shape.block_units == 0;
-    return 155 + (has_one_unit ? 10 : 12) * step.rounds;
-  }
-  return shape.forward_neighbours() == 1 ? 64 + 32 * shape.row_tiles
-         : shape.data_bytes() == 2       ? 60 + 38 * shape.row_tiles
-                                         : 58 + 50 * shape.row_tiles;
+  if (step.is_backward && shape.backward_has_few_cells()) return 128;
+  const Constants& of = ConstantsOf(step);
+  const bool counts_sums = !shape.is_cluster && !step.is_backward;
+  const bool counts_units = shape.is_cluster && step.is_backward &&
+                            !shape.has_whole_rows(step.is_backward);
+  return of.registers.base + of.registers.of_round * step.rounds +
+         of.registers.of_group * shape.row_tiles +
+         (counts_sums ? RegistersOfSums(step) : 0) +
+         (counts_units ? 2 * step.rounds : 0);
 }
 
 // Returns how often a multiprocessor has a share of the batch.
