@@ -195,10 +195,11 @@ std::string Compile(const Job& job) {
   const auto has = [&](const std::string& macro) {
     return job.name.find(macro) != std::string::npos;
   };
-  const int most =
-      has("PRODUCTS=" + std::to_string(Shape::kFused))  ? kMostSpilledByExact
-      : has("CELL=LstmPeephole") || has("CELL=Zoneout") ? kMostSpilledByCell
-                                                        : kMostSpilled;
+  const int most = has("PRODUCTS=" + std::to_string(persistent::Shape::kFused))
+                       ? kMostSpilledByExact
+                   : has("CELL=LstmPeephole") || has("CELL=Zoneout")
+                       ? kMostSpilledByCell
+                       : kMostSpilled;
   return std::stoi(log.substr(number)) <= most ? "" : log;
 }
 

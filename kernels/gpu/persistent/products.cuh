@@ -1,7 +1,8 @@
 // The products of a warp's tiles: 16 rows of the weights, the words of a pair,
 // and 8 sequences. Shape::products says how they are computed. All forms have
 // the same operands in the same lanes, and leave the sums in the same lanes, as
-// MultiplyAdd has them.
+// MultiplyAdd has them. A lane's operands in a tile are two chunks, of the rows
+// g and g + 8; Arrange brings them into the order in which a form takes them.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_PRODUCTS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_PRODUCTS_CUH_
 
@@ -10,11 +11,19 @@
 // The tensor cores multiply the numbers as they are.
 template <int kChains>
 struct DirectProducts {
-  // A lane's operands of the two steps of a pair in a tile, as MultiplyAdd has
-  // them.
-  struct Rows {
+  // Each chunk has the operands of one of the two steps of a pair.
+  static void Arrange(Chunk (&chunks)[2]) {
+    const Chunk upper = chunks[0], lower = chunks[1];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int w = 2 * half;
+      chunks[half] = {
+          {upper.word[w], lower.word[w], upper.word[w + 1], lower.word[w + 1]}};
+    }
+  }
+  struct Tile {
     Chunk step[2];
-    Rows(const Chunk& first, const Chunk& second) : step{first, second} {}
+    explicit Tile(const Chunk (&steps)[2]) : step{steps[0], steps[1]} {}
   };
   // A lane's words of a pair for the 8 sequences, whose rows begin at `rows`.
   // The lane is number t of the quad g.
@@ -28,7 +37,7 @@ struct DirectProducts {
   float sums[kChains][4] = {};
 
   // Products that follow one another go to different chains.
-  void Add(const Rows& a, const Columns& b, int position) {
+  void Add(const Tile& a, const Columns& b, int position) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       MultiplyAdd(sums[(2 * position + half) % kChains], a.step[half].word,
@@ -65,11 +74,12 @@ struct SplitProducts : DirectProducts<kChains> {
       }
     }
   };
-  struct Rows {
+  static void Arrange(Chunk (&)[2]) {}
+  struct Tile {
     Parts upper, lower;
-    Rows(const Chunk& of_upper, const Chunk& of_lower) {
-      upper.Set(of_upper);
-      lower.Set(of_lower);
+    explicit Tile(const Chunk (&rows)[2]) {
+      upper.Set(rows[0]);
+      lower.Set(rows[1]);
     }
   };
   struct Columns {
@@ -81,7 +91,7 @@ struct SplitProducts : DirectProducts<kChains> {
 
   // The two steps of a pair have sums of their own, so that their products need
   // not wait for each other.
-  void Add(const Rows& a, const Columns& b, int position) {
+  void Add(const Tile& a, const Columns& b, int position) {
     float sum[2][4] = {};
     const auto add = [&](const Word* upper, const Word* lower,
                          const Word* columns) {
@@ -105,9 +115,10 @@ struct SplitProducts : DirectProducts<kChains> {
 // Each lane multiplies its own words by those of all 8 sequences, with fused
 // multiply-adds. The sums of a quad's lanes are added at the end.
 struct FusedProducts {
-  struct Rows {
+  static void Arrange(Chunk (&)[2]) {}
+  struct Tile {
     Chunk row[2];
-    Rows(const Chunk& upper, const Chunk& lower) : row{upper, lower} {}
+    explicit Tile(const Chunk (&rows)[2]) : row{rows[0], rows[1]} {}
   };
   struct Columns {
     Chunk chunk[8];
@@ -122,7 +133,7 @@ struct FusedProducts {
 
   float sums[2][8] = {};
 
-  void Add(const Rows& a, const Columns& b, int) {
+  void Add(const Tile& a, const Columns& b, int) {
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
 #pragma unroll

@@ -51,14 +51,14 @@ class Weights {
       }
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        Chunk rows[2];
+        Chunk chunks[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          rows[half] = is_shared ? SharedAt(pair, i, half)
-                                 : held[pair < kHeld ? pair : 0][i][half];
+          chunks[half] = is_shared ? SharedAt(pair, i, half)
+                                   : held[pair < kHeld ? pair : 0][i][half];
         }
-        if (!kIsArranged || !is_shared) ArrangeRows(rows);
-        const Products::Rows of_tile(rows[0], rows[1]);
+        if (!kStoresArranged || !is_shared) Products::Arrange(chunks);
+        const Products::Tile of_tile(chunks);
 #pragma unroll
         for (int n = 0; n < ROW_TILES; ++n) {
           sums[n][i].Add(of_tile, of_sequences[n], position);
@@ -70,7 +70,7 @@ class Weights {
   // Stores a lane's operands in a tile's two rows of a pair that registers do
   // not hold.
   void StoreShared(int pair, int i, Chunk (&rows)[2]) const {
-    if (kIsArranged) ArrangeRows(rows);
+    if (kStoresArranged) Products::Arrange(rows);
 #pragma unroll
     for (int half = 0; half < 2; ++half) SharedAt(pair, i, half) = rows[half];
   }
@@ -78,24 +78,11 @@ class Weights {
   static void Arrange(Held&) {}
 
  private:
-  // In shared memory, each chunk has the operands of a step as MultiplyAdd
-  // takes them: what is loaded at once lies in neighbouring registers, and to
-  // bring it into this order takes as many instructions as products do. In
-  // clusters, where registers hold most weights, such backward steps of 512
-  // units and 32 sequences took 6 % longer.
-  static constexpr bool kIsArranged = !IS_CLUSTER;
-  // Makes chunks of steps from those of a tile's two rows, unless floats are
-  // taken apart anyway.
-  static void ArrangeRows(Chunk (&rows)[2]) {
-    if (kShape.is_exact()) return;
-    const Chunk upper = rows[0], lower = rows[1];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int w = 2 * half;
-      rows[half] = {
-          {upper.word[w], lower.word[w], upper.word[w + 1], lower.word[w + 1]}};
-    }
-  }
+  // Whether shared memory has arranged operands: what is loaded at once lies in
+  // neighbouring registers, and to arrange it takes as many instructions as
+  // products do. In clusters, where registers hold most weights, such backward
+  // steps of 512 units and 32 sequences took 6 % longer.
+  static constexpr bool kStoresArranged = !IS_CLUSTER;
   Chunk& SharedAt(int pair, int i, int half) const {
     return shared_[(((pair - RESIDENT_PAIRS) * WARPS * kTiles + i) * 2 + half) *
                    32];
