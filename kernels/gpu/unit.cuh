@@ -6,6 +6,8 @@ using Unit = uint4;
 using Unit = unsigned long long;
 #elif UNIT_BYTES == 4
 using Unit = unsigned int;
-#else
+#elif UNIT_BYTES == 2
 using Unit = unsigned short;
+#else
+#error "no unit has so many bytes"
 #endif

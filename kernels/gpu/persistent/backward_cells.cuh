@@ -2,7 +2,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_BACKWARD_CELLS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_BACKWARD_CELLS_CUH_
 
-#include "backward_exchange.cuh"
+#include "gate_gradients.cuh"
 
 using cudnn_rnn_tf::persistent::BackwardArguments;
 using cudnn_rnn_tf::persistent::BackwardDirection;

@@ -31,8 +31,9 @@ static_assert(IS_CLUSTER || !IS_STACK, "stages are clusters");
 static_assert(SLICES == 1 || (!IS_CLUSTER && kOperands == 2 &&
                               BLOCK_UNITS * SLOTS % 16 == 0),
               "blocks of a band send each other whole tiles");
-static_assert(!WARPGROUPS || (kOperands == 2 && SPLITS == 1 && SLOTS == 4 &&
-                              WARPS % 4 == 0 && ROW_TILES > 1),
+static_assert(!WARPGROUPS ||
+                  (kOperands == 2 && SPLITS == 1 && SLOTS == 4 &&
+                   WARPS % 4 == 0 && ROW_TILES >= 2 && ROW_TILES <= 5),
               "the shapes of wide products");
 constexpr bool kHasResets = HAS_RESETS;
 constexpr long long kCellSequencesPitch = CELL_SEQUENCES * NUM_UNITS;

@@ -28,8 +28,9 @@ RnnStatus CheckProblem(const RnnProblem& problem) {
   if (spec.cell_clip > 0.0f) return Unsupported("cell clipping");
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   // A block has up to seven units more than the layer. It counts four slots of
-  // each unit and step, in strides for which half of the range is left.
-  if (problem.max_time > kMax / problem.batch_size ||
+  // each unit and step, in strides for which half of the range is left. Zoneout
+  // draws up to three steps ahead.
+  if (problem.max_time > kMax / problem.batch_size - 3 ||
       spec.layer_input_size(0) > kMax || spec.num_units > kMax / 64 ||
       problem.max_time > kMax / (8 * (spec.num_units + 7))) {
     return Unsupported("as many steps or units");

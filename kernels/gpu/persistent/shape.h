@@ -169,10 +169,6 @@ struct Shape {
   // The floats from the sums for one sequence to those for the next. With this
   // pitch, the stores of a warp go to different banks.
   constexpr int forward_sums_pitch() const { return slots * block_units + 4; }
-  constexpr int forward_sums_bytes() const {
-    const int copies = forward_holds_cells() ? 0 : has_bands() ? 1 : splits;
-    return copies * rows() * forward_sums_pitch() * 4;
-  }
   // In a band, a block receives so many chunks of sums from each split of each
   // block, itself too.
   constexpr int forward_sums_chunks() const {
@@ -248,13 +244,6 @@ struct Shape {
     const int most = threads() / backward_sender_chunks();
     return most < 1 ? 1 : most < bands() ? most : bands();
   }
-  constexpr int backward_parts_bytes() const {
-    return is_cluster ? 2 * team * rows() * block_units * data_bytes()
-                      : backward_adders() * rows() * block_units * 4;
-  }
-  constexpr int backward_gradient_bytes() const {
-    return (has_bands() ? 1 : 2) * operand_bytes(backward_pairs());
-  }
   constexpr int backward_step_bytes() const {
     return bands() * rows() * block_units * data_bytes();
   }
@@ -315,11 +304,15 @@ struct Shape {
         take(has_bands() ? (2 + slices) * rows() * power_bytes : 0);
     at.norms = take(is_cluster ? norm_bytes() : 0);
     if (is_backward) {
-      at.parts = take(backward_parts_bytes());
-      at.gradients = take(backward_gradient_bytes());
+      at.parts =
+          take(rows() * block_units *
+               (is_cluster ? 2 * team * data_bytes() : 4 * backward_adders()));
+      at.gradients =
+          take((has_bands() ? 1 : 2) * operand_bytes(backward_pairs()));
     } else {
       at.states = take(forward_h_bytes());
-      at.sums = take(forward_sums_bytes());
+      const int copies = forward_holds_cells() ? 0 : has_bands() ? 1 : splits;
+      at.sums = take(copies * rows() * forward_sums_pitch() * 4);
     }
     at.weights = take((pairs(is_backward) - resident_pairs) * warps *
                       warp_tiles(is_backward) * 2 * kChunkBytes);
@@ -338,14 +331,11 @@ struct Shape {
         is_backward ? team * backward_gates_step_bytes() : forward_step_bytes();
     const int marked =
         is_backward ? backward_step_bytes() : forward_sums_step_bytes();
+    // A band's blocks tell each other the powers of rows of the weights.
+    const bool has_powers = has_bands() && products == kHalves;
     return kClearedRing * (cleared + norm_bytes()) +
-           kMarkedRing * team * marked + row_powers_memory_bytes();
-  }
-
- private:
-  // The powers of rows of the weights, which a band's blocks tell each other.
-  constexpr int row_powers_memory_bytes() const {
-    return has_bands() && products == kHalves ? bands() * band_rows() * 4 : 0;
+           kMarkedRing * team * marked +
+           (has_powers ? bands() * band_rows() * 4 : 0);
   }
 };
 

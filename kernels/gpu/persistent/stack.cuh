@@ -7,7 +7,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STACK_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STACK_CUH_
 
-#include "forward_exchange.cuh"
+#include "block_sums.cuh"
 
 // Returns the number of clusters that have begun before this one. All bits of
 // the counter are set at first, which stands for -1.
