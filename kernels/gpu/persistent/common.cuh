@@ -49,9 +49,10 @@ constexpr int kTiles = kShape.warp_tiles(kIsBackward);
 constexpr int kPitch = kShape.operand_pitch(kPairs * SPLITS);
 constexpr int kColumn = kShape.column_pitch();
 constexpr int kCopy = kShape.operand_bytes(kPairs * SPLITS);
-// What a lane's weights are multiplied by at once: the numbers of all sequences
-// in shared memory, from the first pair of the first sequence on. Warpgroups
-// multiply only some of a warp's tiles, or only a piece of a sum's pairs.
+// What a lane's weights are multiplied by at once: h or gradients of gates, of
+// all sequences in shared memory, from the first pair of the first sequence on.
+// Warpgroups multiply only some of a warp's tiles, from `first_tile` on, or
+// only a piece of a sum's pairs.
 struct Multiplicand {
   const char* numbers;
   int lane, first_tile = 0, piece = 0;
@@ -73,9 +74,10 @@ static void SynchronizeOperands() {
   SynchronizeBlock();
 }
 
-// Who a thread is: a lane, with the numbers g and t that products.cuh speaks
-// of, of a warp, of a block, of a team. Blocks have slices of the rows of a
-// band.
+// Who a thread is: a lane of a warp, of a block, of a team. The tensor cores
+// deal a tile out to lanes by the numbers g and t, as MultiplyAdd in device.cuh
+// says. `rank` is the block's number in its team; `slice` is its number in its
+// band, whose rows it has a slice of.
 struct Thread {
   const int index = threadIdx.x, warp = index / 32, lane = index % 32;
   const int g = lane / 4, t = lane % 4;

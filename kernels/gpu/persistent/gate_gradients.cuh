@@ -47,6 +47,7 @@ class BlockGates {
       : me_(me), memory_(memory) {}
   void ClearMaxima() const {
     if (!kHasPowers) return;
+    // Those of a band follow those of rows.
     for (int i = me_.index; i < (kHasBands ? 4 : 2) * kRows; i += kThreads) {
       memory_.largest_of_rows[i] = 0;
     }

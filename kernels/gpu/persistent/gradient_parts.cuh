@@ -227,7 +227,7 @@ class GridParts : public PartsOfWarp {
   void Add(int, const Cell& cell, float* dh) const {
 #pragma unroll
     for (int adder = 0; adder < kAdders; ++adder) {
-      const auto& sums = *reinterpret_cast<const Pair*>(
+      const auto& sums = *reinterpret_cast<const SumsOfCells*>(
           Sums() + (adder * kRows + cell.row) * BLOCK_UNITS + cell.unit);
 #pragma unroll
       for (int i = 0; i < kNeighbours; ++i) dh[i] += sums.of[i];
@@ -248,7 +248,7 @@ class GridParts : public PartsOfWarp {
   void EndShare(int steps) { ring_.EndShare(steps); }
 
  private:
-  struct alignas(4 * kNeighbours) Pair {
+  struct alignas(4 * kNeighbours) SumsOfCells {
     float of[kNeighbours];
   };
   // The sums of the adders.
