@@ -155,7 +155,7 @@ class ForwardOp : RnnOp {
     const RnnProblem& problem = run.problem;
     if (run.empty() || !may_keep_params_ || problem.is_training) return nullptr;
     // It takes less time than to read all parameters for their fingerprint.
-    if (MultipliesInPlace(problem)) return nullptr;
+    if (FactorForms(problem).in_place) return nullptr;
     const RnnSpec& spec = problem.spec;
     const uint64_t fingerprint = FingerprintOf({params});
     if (const auto found = kept->Find({params}, fingerprint, spec)) {

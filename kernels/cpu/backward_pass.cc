@@ -8,16 +8,12 @@ namespace cudnn_rnn_tf {
 template <typename T>
 void BackwardPass<T>::Add(const CpuReserve<T>& reserve, Arena* arena,
                           Schedule* schedule) {
-  const int64_t max_rows = problem_.max_time * batch_;
   // The gradient of a layer's input is that of the output of the layer below.
   // Two arrays hold these gradients by turns.
   T* between[2] = {};
   for (int64_t i = 0; i < std::min<int64_t>(2, spec_.num_layers - 1); ++i) {
-    between[i] = arena->Take<T>(max_rows * layer_out_);
+    between[i] = arena->Take<T>(max_rows_ * layer_out_);
   }
-  T* const dropped = problem_.has_dropout_between_layers()
-                         ? arena->Take<T>(max_rows * layer_out_)
-                         : nullptr;
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     previous_rows_[dir] = rows_.PreviousRows(dir);
   }
@@ -32,19 +28,14 @@ void BackwardPass<T>::Add(const CpuReserve<T>& reserve, Arena* arena,
     layer.index = index;
     LayOut(reserve, arena, &layer);
     layer.output_backprop = output_backprop;
+    layer.input = InputOf(index, buffers_.input, reserve, arena, schedule);
     if (index > 0) {
-      layer.input = {{reserve.outputs[index - 1]}, layer_out_};
       layer.input_backprop = {between[(index - 1) % 2], layer_out_};
     } else {
-      layer.input = tensors_.Sequences<T>(buffers_.input, input_size);
       layer.input_backprop =
           callers_backprop.in_place() || !problem_.has_input_backprop
               ? callers_backprop.InPlace()
-              : Rows<T>{arena->Take<T>(max_rows * input_size), input_size};
-    }
-    if (masks_.DropsInput(index)) {
-      masks_.DropInput(index, layer.input.numbers.InPlace(), dropped, schedule);
-      layer.input = {{dropped}, layer_out_};
+              : Rows<T>{arena->Take<T>(max_rows_ * input_size), input_size};
     }
     {
       // Only the steps need the packed weights, so the scope gives their memory
@@ -67,55 +58,53 @@ void BackwardPass<T>::Add(const CpuReserve<T>& reserve, Arena* arena,
   if (rows_.num_rows() > 0) return;
   schedule->Add(1, 1, [this](int64_t, int64_t) {
     std::memset(buffers_.params_backprop, 0,
-                weights_.layout().size() * SizeOf(problem_.dtype));
+                plan_.layout.size() * SizeOf(problem_.dtype));
   });
 }
 
 template <typename T>
 void BackwardPass<T>::LayOut(const CpuReserve<T>& reserve, Arena* arena,
                              Layer* layer) const {
-  const int64_t max_rows = problem_.max_time * batch_;
   layer->output = reserve.outputs[layer->index];
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     PseudoLayer& pseudo_layer = layer->pseudo_layers.emplace_back();
-    pseudo_layer.index = layer->index * dirs_ + dir;
-    pseudo_layer.offsets = weights_.layout().pseudo_layer(pseudo_layer.index);
-    const auto& kept = pseudo_layer.kept =
-        reserve.pseudo_layers[pseudo_layer.index];
+    const int64_t index = layer->index * dirs_ + dir;
+    pseudo_layer.offsets = plan_.layout.pseudo_layer(index);
+    const auto& kept = pseudo_layer.kept = reserve.pseudo_layers[index];
     const int64_t joint = cell_.joint_gates * units_;
     const int64_t rows = has_recurrent_dropout() ? units_ : joint;
-    const Rows<const T> h = {layer->output + dir * out_, layer_out_,
-                             previous_rows_[dir].data()};
+    const StoredRows<T> gates({kept.gates}, gates_);
+    const StoredRows<T> candidate({kept.candidate}, units_);
+    const auto h =
+        StoredRows<T>({layer->output}, layer_out_, previous_rows_[dir].data())
+            .From(0, dir * out_);
     auto& segments = pseudo_layer.segments;
     for (int64_t first = 0; first < joint; first += rows) {
-      segments.push_back({{kept.gates + first, gates_}, first, rows, h, {}});
+      segments.push_back({gates.From(0, first), first, rows, h, {}});
     }
-    const Rows<T> candidate = {kept.candidate, units_};
     if (cell_.resets_before) {
-      segments.push_back(
-          {{kept.gates + joint, gates_}, joint, units_, candidate, {}});
+      segments.push_back({gates.From(0, joint), joint, units_, candidate, {}});
     } else if (cell_.splits_gate()) {
       segments.push_back({candidate, joint, units_, h, {}});
     }
     if (has_recurrent_dropout()) {
       const int64_t stride = cell_.num_gates * out_;
-      pseudo_layer.masked = arena->Take<T>(max_rows * stride);
+      pseudo_layer.masked = arena->Take<T>(max_rows_ * stride);
       for (int64_t gate = 0; gate < cell_.gates_of_h; ++gate) {
-        segments[gate].h = {pseudo_layer.masked + gate * out_, stride};
+        segments[gate].h =
+            StoredRows<T>({pseudo_layer.masked}, stride).From(0, gate * out_);
       }
     }
     pseudo_layer.vector_sums =
         arena->Take<T>(batch_ * cell_.num_vectors * units_);
     if (spec_.num_proj > 0) {
-      pseudo_layer.projected_backprop = arena->Take<T>(max_rows * out_);
-      pseudo_layer.unprojected = arena->Take<T>(max_rows * units_);
+      pseudo_layer.projected_backprop = arena->Take<T>(max_rows_ * out_);
+      pseudo_layer.unprojected = arena->Take<T>(max_rows_ * units_);
     }
   }
-  if (precision_.rounds_steps)
-    layer->dz_stride = RowStride(gates_ + PaddedDepth(1));
-  for (int64_t i = 0; i < num_groups(); ++i) {
+  for (const CpuNetwork::Group& given : GroupsOf(layer->index)) {
     Group& group = layer->groups.emplace_back();
-    static_cast<CpuNetwork::Group&>(group) = this->group(i);
+    static_cast<CpuNetwork::Group&>(group) = given;
     group.layer = layer;
     group.pseudo_layer = &layer->pseudo_layers[group.dir];
     group.dh = arena->Take<T>(strand_size_ * h_stride_);
@@ -130,9 +119,9 @@ void BackwardPass<T>::LayOut(const CpuReserve<T>& reserve, Arena* arena,
     if (has_recurrent_dropout() || cell_.resets_before) {
       group.read_backprop = arena->Take<T>(strand_size_ * h_stride_);
     }
-    for (int i = 0; precision_.rounds_steps && i < 2; ++i) {
-      group.rounded_dz[i] =
-          arena->Take<uint16_t>(PaddedRows(strand_size_) * layer->dz_stride);
+    for (int i = 0; forms_.rounds_steps && i < 2; ++i) {
+      group.rounded_dz[i] = TakeRounded<T>(
+          strand_size_, RowStride(gates_ + PaddedDepth(1)), arena);
     }
   }
 }
@@ -143,7 +132,7 @@ void BackwardPass<T>::PackWeights(Arena* arena, PseudoLayer* pseudo_layer,
   const auto params = tensors_.Numbers<T>(buffers_.params);
   const ParamLayout::PseudoLayer& offsets = pseudo_layer->offsets;
   const auto pack = [&](int64_t depth, int64_t cols, int64_t offset) {
-    return RightMatrix<T>(depth, cols, precision_.rounds_step_weights,
+    return RightMatrix<T>(depth, cols, forms_.rounds_step_weights,
                           {{params.From(offset), cols}}, arena, schedule);
   };
   for (Segment& segment : pseudo_layer->segments) {
@@ -164,48 +153,37 @@ void BackwardPass<T>::PackWeights(Arena* arena, PseudoLayer* pseudo_layer,
 
 template <typename T>
 void BackwardPass<T>::AddGroup(const Group& group, Schedule* schedule) const {
-  const std::array<Phase, 2> phases = Phases();
-  const int64_t phases_per_step = phases[1] == nullptr ? 1 : 2;
-  schedule->Add(1, 1, [this, &group](int64_t, int64_t) {
-    if (has_recurrent_dropout()) {
-      DrawMasks(group.layer->index, group, group.masks);
-    }
-    CopyBackprops(group, /*is_end=*/false);
-  });
-  // There is one more phase after the last step, which takes its gradients back
-  // to the initial states.
-  schedule->Add(group.strand->longest * phases_per_step + 1, division_.parts,
-                [=, &group](int64_t phase, int64_t part) {
-                  (this->*phases[phase % phases_per_step])(
-                      group, phase / phases_per_step, part);
-                });
-  schedule->Add(1, 1, [this, &group](int64_t, int64_t) {
-    CopyBackprops(group, /*is_end=*/true);
+  schedule->Add(1, 1, [this, &group](int64_t, int64_t) { Begin(group); });
+  // One step more takes the gradients of the last back to the initial states.
+  const auto step_of = [&group](int64_t number) {
+    return group.BackwardStep(number);
+  };
+  AddSteps(Phases(), group, group.strand->longest + 1, step_of, schedule);
+  schedule->Add(1, 1, [this, &group](int64_t, int64_t) { End(group); });
+}
+
+// Copies the gradients of final states to where the steps begin with them.
+template <typename T>
+void BackwardPass<T>::Begin(const Group& group) const {
+  DrawMasks(group, group.masks);
+  const auto from_h = tensors_.States<T>(buffers_.output_h_backprop, out_);
+  const auto from_c = tensors_.States<T>(buffers_.output_c_backprop, units_);
+  const int64_t numbers = cell_.num_vectors * units_;
+  ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
+    from_h[state].Copy(out_, group.dh + r * h_stride_);
+    if (cell_.has_c) from_c[state].Copy(units_, group.dc + r * units_);
+    std::fill_n(group.pseudo_layer->vector_sums + position * numbers, numbers,
+                T(0));
   });
 }
 
-// Copies the gradients of states, from the caller's to those of the steps or
-// back.
 template <typename T>
-void BackwardPass<T>::CopyBackprops(const Group& group, bool is_end) const {
-  const auto from_h = tensors_.States<T>(buffers_.output_h_backprop, out_);
-  const auto from_c = tensors_.States<T>(buffers_.output_c_backprop, units_);
+void BackwardPass<T>::End(const Group& group) const {
   const auto to_h = tensors_.States<T>(buffers_.input_h_backprop, out_);
   const auto to_c = tensors_.States<T>(buffers_.input_c_backprop, units_);
-  ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
-    state += group.layer->index * dirs_ * batch_;
-    T* const dh = group.dh + r * h_stride_;
-    T* const dc = cell_.has_c ? group.dc + r * units_ : nullptr;
-    if (is_end) {
-      to_h[state].Write(out_, dh);
-      if (cell_.has_c) to_c[state].Write(units_, dc);
-      return;
-    }
-    from_h[state].Copy(out_, dh);
-    if (cell_.has_c) from_c[state].Copy(units_, dc);
-    const int64_t numbers = cell_.num_vectors * units_;
-    std::fill_n(group.pseudo_layer->vector_sums + position * numbers, numbers,
-                T(0));
+  ForEachState(group, [&](int64_t r, int64_t, int64_t state) {
+    to_h[state].Write(out_, group.dh + r * h_stride_);
+    if (cell_.has_c) to_c[state].Write(units_, group.dc + r * units_);
   });
 }
 

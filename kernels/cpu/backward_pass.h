@@ -1,7 +1,6 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_BACKWARD_PASS_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_BACKWARD_PASS_H_
 
-#include <array>
 #include <memory>
 #include <vector>
 
@@ -15,12 +14,11 @@ namespace cudnn_rnn_tf {
 template <typename T>
 class BackwardPass : public CpuNetwork {
  public:
-  BackwardPass(const RnnProblem& problem, const PackedRows& rows,
-               const RnnBackwardBuffers& buffers, int64_t num_threads)
-      : CpuNetwork(problem, rows, buffers.seed, num_threads),
-        buffers_(buffers) {}
+  BackwardPass(const CpuPlan& plan, const Division& division,
+               const PackedRows& rows, const RnnBackwardBuffers& buffers)
+      : CpuNetwork(plan, division, rows, buffers.seed), buffers_(buffers) {}
 
-  // Does what ForwardPass::Add does.
+  // Adds the pass to the schedule, as ForwardPass::Add does.
   void Add(const CpuReserve<T>& reserve, Arena* arena, Schedule* schedule);
 
  private:
@@ -30,14 +28,13 @@ class BackwardPass : public CpuNetwork {
   // recurrent side or reads other states, and with recurrent dropout, where
   // each gate reads other states.
   struct Segment {
-    Rows<T> dz;
+    StoredRows<T> dz;
     int64_t first = 0;
     int64_t rows = 0;
-    Rows<const T> h;         // The states that the rows read, [N, P].
+    StoredRows<T> h;         // The states that the rows read, [N, P].
     RightMatrix<T> weights;  // [rows, P]
   };
   struct PseudoLayer {
-    int64_t index;
     ParamLayout::PseudoLayer offsets;
     typename CpuReserve<T>::PseudoLayer kept;
     std::vector<Segment> segments;
@@ -64,18 +61,17 @@ class BackwardPass : public CpuNetwork {
     // Only where a gate does not read h itself, as with recurrent dropout: the
     // gradients of what one gate reads, [strand, h_stride].
     T* read_backprop;
-    // Only if products read bfloat16: `dz` of all segments, [strand,
-    // dz_stride]. A step writes rounded_dz[step % 2].
-    uint16_t* rounded_dz[2];
+    // Only if products read bfloat16: `dz` of all segments. A step writes
+    // rounded_dz[step % 2].
+    DestinationRows<T> rounded_dz[2];
     T* norms;  // [parts, norms + 1, H], of a cell that normalises.
   };
   struct Layer {
     int64_t index = 0;
-    StoredRows<T> input;            // Dropout applied.
-    StoredRows<T> output_backprop;  // [N, D * P]
-    Rows<T> input_backprop;         // [N, fan_in]
-    T* output = nullptr;            // [N + B, D * P]
-    int64_t dz_stride = 0;
+    StoredRows<T> input;                     // Dropout applied.
+    StoredRows<T> output_backprop;           // [N, D * P]
+    Rows<T> input_backprop;                  // [N, fan_in]
+    T* output = nullptr;                     // [N + B, D * P]
     std::vector<PseudoLayer> pseudo_layers;  // [D]
     std::vector<Group> groups;
   };
@@ -84,35 +80,31 @@ class BackwardPass : public CpuNetwork {
   void PackWeights(Arena* arena, PseudoLayer* pseudo_layer,
                    Schedule* schedule) const;
   void AddGroup(const Group& group, Schedule* schedule) const;
-  void CopyBackprops(const Group& group, bool is_end) const;
+  void Begin(const Group& group) const;
+  void End(const Group& group) const;
 
-  // These are in backward_steps.cc. A Phase is what a part of a group does in a
-  // phase of a step; the parts meet after each of them.
-  using Phase = void (BackwardPass::*)(const Group&, int64_t step,
-                                       int64_t part) const;
-  // Returns the phases of a step. The second one may be null.
-  std::array<Phase, 2> Phases() const;
-  void RunStates(const Group& group, int64_t step, int64_t part) const;
-  void RunUnits(const Group& group, int64_t step, int64_t part) const;
-  void RunStatesAndUnits(const Group& group, int64_t step, int64_t part) const;
-  void RunRows(const Group& group, int64_t step, int64_t part) const;
-  void RunResets(const Group& group, int64_t step, int64_t part) const;
+  // These are in backward_steps.cc.
+  CpuNetwork::PhasesOf<BackwardPass, Group, Step> Phases() const;
+  void RunStates(const Group& group, const Step& step, int64_t part) const;
+  void RunUnits(const Group& group, const Step& step, int64_t part) const;
+  void RunStatesAndUnits(const Group& group, const Step& step,
+                         int64_t part) const;
+  void RunRows(const Group& group, const Step& step, int64_t part) const;
+  void RunResets(const Group& group, const Step& step, int64_t part) const;
 
-  void ToStates(const Group& group, int64_t step, const Slice& slice) const;
-  void AddGradientsOfStep(const Group& group, int64_t step,
+  void ToStates(const Group& group, const Step& step, const Slice& slice) const;
+  void AddGradientsOfStep(const Group& group, const Step& step,
                           const Slice& slice) const;
-  void AddGradientsOfOutputs(const Group& group, int64_t step,
+  void AddGradientsOfOutputs(const Group& group, const Step& step,
                              const Slice& slice) const;
-  void ToUnits(const Group& group, int64_t step, const Slice& slice) const;
-  void RunCells(const Group& group, int64_t step, int64_t r, int64_t unit,
+  void ToUnits(const Group& group, const Step& step, const Slice& slice) const;
+  void RunCells(const Group& group, const Step& step, int64_t r, int64_t unit,
                 int64_t n, T* work) const;
-  CellRow<T> RowOf(const Group& group, int64_t step, int64_t r,
+  CellRow<T> RowOf(const Group& group, const Step& step, int64_t r,
                    int64_t unit) const;
   // A step's gradients of a segment, in the form in which products read them.
-  StoredRows<T> GradientsOf(const Group& group, int64_t step,
+  StoredRows<T> GradientsOf(const Group& group, const Step& step,
                             const Segment& segment) const;
-  void RoundGradients(const Group& group, int64_t step, int64_t r, int64_t col,
-                      int64_t n, const T* dz) const;
 
   // The products over all steps, which backward_sums.cc has.
   void AddSums(const Layer& layer, Arena* arena, Schedule* schedule) const;

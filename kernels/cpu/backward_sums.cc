@@ -20,6 +20,7 @@ void BackwardPass<T>::AddInputs(const Layer& layer, int64_t dir, Arena* arena,
     Product<T> product;
     product.rows = rows_.num_rows();
     product.a = dz;
+    product.rounds_both = forms_.rounds_both;
     if (dir > 0) product.init = dx;
     product.c = dx;
     // The scope gives the memory back, so the next product packs in the same
@@ -27,7 +28,7 @@ void BackwardPass<T>::AddInputs(const Layer& layer, int64_t dir, Arena* arena,
     const Arena::Scope scope(arena);
     const Stored<T> weights =
         tensors_.Numbers<T>(buffers_.params).From(offsets.input_weights);
-    product.b = RightMatrix<T>(gates_, fan_in, precision_.rounds_both,
+    product.b = RightMatrix<T>(gates_, fan_in, forms_.rounds_both,
                                {{weights, fan_in}}, arena, schedule);
     product.AddTo(schedule);
     return;
@@ -64,7 +65,7 @@ template <typename T>
 void BackwardPass<T>::AddWeights(const Layer& layer, Arena* arena,
                                  Schedule* schedule) const {
   using Term = typename TransposedProducts<T>::Term;
-  TransposedProducts<T> products(rows_.num_rows(), precision_.rounds_both);
+  TransposedProducts<T> products(rows_.num_rows(), forms_.rounds_both);
   const int64_t fan_in = spec_.layer_input_size(layer.index);
   const bool has_input_weights = spec_.has_input_weights(layer.index);
   const int64_t x = has_input_weights ? products.AddB(layer.input, fan_in) : -1;
@@ -74,7 +75,7 @@ void BackwardPass<T>::AddWeights(const Layer& layer, Arena* arena,
                               int64_t cols) {
       return Term{b, params_backprop().From(offset + first * cols)};
     };
-    const Rows<const T> gates = {pseudo_layer.kept.gates, gates_};
+    const StoredRows<T> gates({pseudo_layer.kept.gates}, gates_);
     int64_t h = -1;
     for (const auto& segment : pseudo_layer.segments) {
       const bool reads_h = segment.first < cell_.gates_of_h * units_;
@@ -88,7 +89,7 @@ void BackwardPass<T>::AddWeights(const Layer& layer, Arena* arena,
         sums.push_back(
             params_backprop().From(offsets.recurrent_bias + segment.first));
       }
-      if (segment.dz.data != gates.data + segment.first) {
+      if (cell_.splits_gate() && segment.first == cell_.joint_gates * units_) {
         products.AddA(segment.dz, segment.rows, std::move(terms),
                       std::move(sums));
         terms.clear();
@@ -108,7 +109,7 @@ void BackwardPass<T>::AddWeights(const Layer& layer, Arena* arena,
     if (spec_.num_proj > 0) {
       const int64_t y =
           products.AddB({{pseudo_layer.unprojected}, units_}, units_);
-      products.AddA({pseudo_layer.projected_backprop, out_}, out_,
+      products.AddA({{pseudo_layer.projected_backprop}, out_}, out_,
                     {gradient(y, offsets.projection, 0, units_)}, {});
     }
   }

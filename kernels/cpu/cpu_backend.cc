@@ -11,44 +11,34 @@
 #include <utility>
 
 #include "kernels/cpu/backward_pass.h"
-#include "kernels/cpu/division.h"
+#include "kernels/cpu/cpu_plan.h"
 #include "kernels/cpu/forward_pass.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/never_destroyed.h"
-#include "kernels/param_layout.h"
 #include "kernels/plan_cache.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
-struct CpuPlan : RnnPlan {
-  using RnnPlan::RnnPlan;
-
-  // The threads that passes run on. Forward passes may find them at hand;
-  // otherwise they must be woken.
-  int64_t threads_woken = 1, threads_at_hand = 1, threads_backward = 1;
-};
-
 // Runs a pass. If the buffers are null, it only computes their sizes.
 template <typename Buffers>
-void RunPass(const RnnProblem& problem, const Buffers& buffers,
-             const Threads& threads, int64_t num_threads,
+void RunPass(const CpuPlan& plan, const Division& division,
+             const Buffers& buffers, const Threads& threads,
              const CpuPackedParams* packed, RnnBufferSizes* sizes) {
   constexpr bool is_forward = std::is_same_v<Buffers, RnnForwardBuffers>;
+  const RnnProblem& problem = plan.problem;
   Arena workspace(buffers.workspace);
   Arena reserve_arena(buffers.reserve_space);
   const PackedRows rows(problem.max_time, problem.batch_size,
                         buffers.sequence_lengths.on_host, buffers.resets,
                         problem.time_major);
-  Schedule schedule(
-      is_forward ? ThreadsInForward(problem, ThisCore(problem), num_threads)
-                 : num_threads);
+  Schedule schedule(division.threads);
   Dispatch(problem.dtype, [&](auto number) {
     using T = decltype(number);
     const CpuReserve<T> reserve(
         problem, problem.is_training ? &reserve_arena : &workspace);
     std::conditional_t<is_forward, ForwardPass<T>, BackwardPass<T>> pass(
-        problem, rows, buffers, schedule.num_threads());
+        plan, division, rows, buffers);
     if constexpr (is_forward) {
       pass.Add(reserve, packed == nullptr ? nullptr : packed->weights<T>(),
                &workspace, &schedule);
@@ -91,15 +81,15 @@ CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
   problem.max_time = 3;
   problem.batch_size = 1;
   problem.is_training = false;
-  const CpuWeights all(problem);
+  CpuPlan plan(problem, /*threads=*/1, /*may_be_at_hand=*/false);
+  plan.forms.in_place = false;
   Dispatch(dtype, [&](auto number) {
     using T = decltype(number);
     const Stored<T> stored = {params, HalfTypeOf(dtype)};
     const auto pack = [&](Arena arena, Schedule schedule) {
       std::vector<CpuForwardWeights<T>> weights;
       for (int64_t i = 0; i < spec.num_pseudo_layers(); ++i) {
-        weights.push_back(
-            all.PackForward(i, stored, /*in_place=*/false, &arena, &schedule));
+        weights.push_back(PackForward(plan, i, stored, &arena, &schedule));
       }
       if (arena.only_counts()) memory_.Grow(arena.used());
       return weights;
@@ -116,23 +106,17 @@ void CpuBackend::Prepare(void* buffer, size_t bytes) {
 
 std::shared_ptr<const RnnPlan> CpuBackend::MakePlan(
     const RnnProblem& problem) const {
-  auto plan = std::make_shared<CpuPlan>(problem);
-  const auto worth = [&](bool is_backward, bool at_hand) {
-    return WorthThreads(problem, is_backward, threads_.count, at_hand);
-  };
-  plan->threads_woken = worth(/*is_backward=*/false, /*at_hand=*/false);
-  plan->threads_at_hand =
-      worth(/*is_backward=*/false, /*at_hand=*/threads_.are_at_hand != nullptr);
-  plan->threads_backward = worth(/*is_backward=*/true, /*at_hand=*/false);
+  const auto plan = std::make_shared<CpuPlan>(problem, threads_.count,
+                                              threads_.are_at_hand != nullptr);
   // The workspace must suffice for calls whether or not they find the threads
   // at hand.
-  for (const int64_t count : {plan->threads_woken, plan->threads_at_hand}) {
-    RunPass(problem, RnnForwardBuffers(), threads_, count, packed_.get(),
+  for (const Division* const division : {&plan->woken, &plan->at_hand}) {
+    RunPass(*plan, *division, RnnForwardBuffers(), threads_, packed_.get(),
             &plan->sizes);
   }
   if (problem.is_training) {
-    RunPass(problem, RnnBackwardBuffers(), threads_, plan->threads_backward,
-            nullptr, &plan->sizes);
+    RunPass(*plan, plan->backward, RnnBackwardBuffers(), threads_, nullptr,
+            &plan->sizes);
   }
   return plan;
 }
@@ -162,18 +146,17 @@ RnnStatus CpuBackend::Plan(const RnnProblem& given, int /*choice*/,
 RnnStatus CpuBackend::Forward(const RnnPlan& plan,
                               const RnnForwardBuffers& buffers) {
   const auto& ours = static_cast<const CpuPlan&>(plan);
-  const bool at_hand = ours.threads_woken < ours.threads_at_hand &&
+  const bool at_hand = ours.woken.threads < ours.at_hand.threads &&
                        threads_.are_at_hand && threads_.are_at_hand();
-  RunPass(plan.problem, buffers, threads_,
-          at_hand ? ours.threads_at_hand : ours.threads_woken, packed_.get(),
-          nullptr);
+  RunPass(ours, at_hand ? ours.at_hand : ours.woken, buffers, threads_,
+          packed_.get(), nullptr);
   return {};
 }
 
 RnnStatus CpuBackend::Backward(const RnnPlan& plan,
                                const RnnBackwardBuffers& buffers) {
-  RunPass(plan.problem, buffers, threads_,
-          static_cast<const CpuPlan&>(plan).threads_backward, nullptr, nullptr);
+  const auto& ours = static_cast<const CpuPlan&>(plan);
+  RunPass(ours, ours.backward, buffers, threads_, nullptr, nullptr);
   return {};
 }
 

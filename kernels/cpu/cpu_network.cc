@@ -30,19 +30,20 @@ CpuReserve<T>::CpuReserve(const RnnProblem& problem, Arena* arena) {
   }
 }
 
-CpuNetwork::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
-                       const uint64_t seed[2], int64_t num_threads)
-    : problem_(problem),
-      spec_(problem.spec),
+CpuNetwork::CpuNetwork(const CpuPlan& plan, const Division& division,
+                       const PackedRows& rows, const uint64_t seed[2])
+    : plan_(plan),
+      problem_(plan.problem),
+      spec_(problem_.spec),
       cell_(spec_.kind()),
       rows_(rows),
-      tensors_(problem, rows),
-      masks_(problem, rows, seed),
-      core_(ThisCore(problem)),
-      division_(DivideGroups(problem, core_, num_threads)),
+      tensors_(problem_, rows),
+      masks_(problem_, rows, seed),
+      division_(division),
+      forms_(plan.forms),
       strands_(rows.Strands(division_.strands)),
-      weights_(problem),
-      batch_(problem.batch_size),
+      batch_(problem_.batch_size),
+      max_rows_(problem_.max_time * batch_),
       gates_(cell_.num_gates * spec_.num_units),
       units_(spec_.num_units),
       out_(spec_.output_size()),

@@ -5,13 +5,14 @@
 #define CUDNN_RNN_TF_KERNELS_CPU_CPU_NETWORK_H_
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "kernels/arena.h"
 #include "kernels/cpu/caller_tensors.h"
-#include "kernels/cpu/division.h"
+#include "kernels/cpu/cpu_plan.h"
 #include "kernels/cpu/masks.h"
 #include "kernels/cpu/packed_rows.h"
 #include "kernels/cpu/product.h"
@@ -60,34 +61,63 @@ struct CpuReserve {
 // divided into groups, weights, and masks.
 class CpuNetwork {
  public:
-  // `num_threads` must be that of the schedule that work is added to, since the
-  // size of the working memory depends on it.
-  CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
-             const uint64_t seed[2], int64_t num_threads);
+  // Work is added to a schedule of the division's threads, since the size of
+  // the working memory depends on it. All but the seed must outlive this
+  // object.
+  CpuNetwork(const CpuPlan& plan, const Division& division,
+             const PackedRows& rows, const uint64_t seed[2]);
 
  protected:
   using Strand = PackedRows::Strand;
+  // A step of a pass. Those of a strand's sequences that have it are the first.
+  struct Step {
+    int64_t number, time, active;
+  };
   // One direction of one strand of sequences. The groups of a layer go through
   // time independently of each other.
   struct Group {
+    int64_t index;  // That of its pseudo-layer.
     int64_t dir;
     const Strand* strand;
-    // Return the time t of step number `step` of the direction: Time of a
-    // forward pass, TimeBack of a backward pass, which takes the steps in
+
+    // The time of a step of a forward pass. A backward pass takes the steps in
     // reverse order.
     int64_t Time(int64_t step) const {
       return dir == 0 ? step : strand->longest - 1 - step;
     }
-    int64_t TimeBack(int64_t step) const {
-      return Time(strand->longest - 1 - step);
+    Step BackwardStep(int64_t number) const {
+      const int64_t time = Time(strand->longest - 1 - number);
+      return {number, time, strand->Active(time)};
     }
   };
-  int64_t num_groups() const {
-    return dirs_ * static_cast<int64_t>(strands_.size());
+  std::vector<Group> GroupsOf(int64_t layer) const {
+    std::vector<Group> groups;
+    for (int64_t dir = 0; dir < dirs_; ++dir) {
+      for (const Strand& strand : strands_) {
+        groups.push_back({layer * dirs_ + dir, dir, &strand});
+      }
+    }
+    return groups;
   }
-  Group group(int64_t index) const {
-    const int64_t strands = static_cast<int64_t>(strands_.size());
-    return {index / strands, &strands_[index % strands]};
+  // What a part of a group does in each phase of a step. The second is null if
+  // there is one phase.
+  template <typename Pass, typename PassGroup, typename PassStep>
+  using PhasesOf = std::array<
+      void (Pass::*)(const PassGroup&, const PassStep&, int64_t part) const, 2>;
+  // Adds `count` steps of a group, which step_of(number) returns. The parts
+  // meet after each phase.
+  template <typename Pass, typename PassGroup, typename PassStep,
+            typename StepOf>
+  void AddSteps(const PhasesOf<Pass, PassGroup, PassStep>& phases,
+                const PassGroup& group, int64_t count, const StepOf& step_of,
+                Schedule* schedule) const {
+    const int64_t per_step = phases[1] == nullptr ? 1 : 2;
+    schedule->Add(count * per_step, division_.parts,
+                  [=, &group, pass = static_cast<const Pass*>(this)](
+                      int64_t phase, int64_t part) {
+                    (pass->*phases[phase % per_step])(
+                        group, step_of(phase / per_step), part);
+                  });
   }
   // Calls add(group, schedule) for every group of a layer, to add work that may
   // run at the same time as that of the other groups. If several threads share
@@ -110,12 +140,12 @@ class CpuNetwork {
   }
   // Calls body(r, position, state) for every sequence of a group. `r` is its
   // number within the strand, `position` its place among all sequences, and
-  // `state` the number of its state among the layer's [D, B] states.
+  // `state` the number of its state among all pseudo-layers'.
   template <typename Body>
   void ForEachState(const Group& group, const Body& body) const {
     for (int64_t r = 0; r < group.strand->num_sequences; ++r) {
       const int64_t position = group.strand->Position(r);
-      body(r, position, group.dir * batch_ + rows_.sequences()[position]);
+      body(r, position, group.index * batch_ + rows_.sequences()[position]);
     }
   }
   // Panels [first_panel, last_panel) of a matrix, which have n columns from
@@ -132,24 +162,24 @@ class CpuNetwork {
   template <typename Body>
   void ForSlices(int64_t cols, int64_t part, const Body& body,
                  bool from_the_end = false) const {
-    const int64_t panels = CeilDiv(cols, core_.panel_cols);
+    const int64_t panels = CeilDiv(cols, plan_.core.panel_cols);
     const int64_t begin = part * panels / division_.parts;
     const int64_t end = (part + 1) * panels / division_.parts;
-    const int64_t size = kSliceCols / core_.panel_cols;
+    const int64_t size = kSliceCols / plan_.core.panel_cols;
     const int64_t slices = CeilDiv(end - begin, size);
     for (int64_t i = 0; i < slices; ++i) {
       const int64_t panel = begin + (from_the_end ? slices - 1 - i : i) * size;
       const int64_t last = std::min(panel + size, end);
-      const int64_t first = panel * core_.panel_cols;
+      const int64_t first = panel * plan_.core.panel_cols;
       body(Slice{panel, last, first,
-                 std::min(last * core_.panel_cols, cols) - first});
+                 std::min(last * plan_.core.panel_cols, cols) - first});
     }
   }
   // Computes a slice of a product of a step.
   template <typename T>
   void Multiply(const Slice& slice, int64_t rows, const StoredRows<T>& a,
                 const RightMatrix<T>& b, Rows<const T> init, Rows<T> c) const {
-    Product<T>{rows, a, b, precision_.rounds_steps, init, c}.RunPanels(
+    Product<T>{rows, a, b, forms_.rounds_steps, init, c}.RunPanels(
         slice.first_panel, slice.last_panel);
   }
   // Calls body(r) for those of the `active` sequences whose cells a part
@@ -160,10 +190,12 @@ class CpuNetwork {
     for (int64_t r = active * part / division_.parts; r < end; ++r) body(r);
   }
   // Returns the rows of a matrix that belong to a strand's sequences at time t.
-  template <typename U>
-  static Rows<U> StepRows(U* matrix, int64_t stride, const Strand& strand,
-                          int64_t t) {
-    return {matrix + strand.Row(t, 0) * stride, stride * strand.stride};
+  template <typename MatrixRows>
+  static MatrixRows StepRows(MatrixRows matrix, const Strand& strand,
+                             int64_t t) {
+    matrix = matrix.From(strand.Row(t, 0));
+    matrix.stride *= strand.stride;
+    return matrix;
   }
 
   template <typename T>
@@ -185,6 +217,20 @@ class CpuNetwork {
     row.recurrent_activation = static_cast<int>(spec_.gate_activation());
     return row;
   }
+  // Returns what a layer reads, to which this adds dropout.
+  template <typename T>
+  StoredRows<T> InputOf(int64_t layer, const void* input,
+                        const CpuReserve<T>& reserve, Arena* arena,
+                        Schedule* schedule) const {
+    if (layer == 0) return tensors_.Sequences<T>(input, spec_.input_size);
+    const T* numbers = reserve.outputs[layer - 1];
+    if (masks_.DropsInput(layer)) {
+      T* const dropped = arena->Take<T>(max_rows_ * layer_out_);
+      masks_.DropInput(layer, numbers, dropped, schedule);
+      numbers = dropped;
+    }
+    return {{numbers}, layer_out_};
+  }
   // Returns whether callers have the c of all steps of a layer.
   bool has_cell_sequences(int64_t layer) const {
     return problem_.has_cell_sequences && layer + 1 == spec_.num_layers;
@@ -199,11 +245,11 @@ class CpuNetwork {
     return arena->Take<T>(cell_.num_gates * strand_size_ * h_stride_);
   }
   template <typename T>
-  void DrawMasks(int64_t layer, const Group& group, T* masks) const {
+  void DrawMasks(const Group& group, T* masks) const {
+    if (!has_recurrent_dropout()) return;
     ForEachState(group, [&](int64_t r, int64_t position, int64_t) {
       for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
-        masks_.DrawRecurrent(layer * dirs_ + group.dir, gate,
-                             rows_.sequences()[position],
+        masks_.DrawRecurrent(group.index, gate, rows_.sequences()[position],
                              OfGate(masks, gate) + r * h_stride_);
       }
     });
@@ -214,18 +260,18 @@ class CpuNetwork {
     return masks + gate * strand_size_ * h_stride_;
   }
 
+  const CpuPlan& plan_;
   const RnnProblem& problem_;
   const RnnSpec& spec_;
   const CellKind& cell_;
   const PackedRows& rows_;
   const CallerTensors tensors_;
   const Masks masks_;
-  const Core core_;
-  const Division division_;
+  const Division& division_;
+  const FactorForms& forms_;
   const std::vector<Strand> strands_;
-  const CpuWeights weights_;
-  const Precision& precision_ = weights_.precision();
-  const int64_t batch_, gates_, units_, out_, layer_out_, dirs_;
+  const int64_t batch_, max_rows_, gates_, units_, out_, layer_out_, dirs_;
+  const bool has_slot_ = cell_.num_slots > cell_.num_gates;  // After the gates.
   const int64_t h_stride_;     // Numbers from one row of states to the next.
   const int64_t strand_size_;  // The most sequences of a strand.
   // The shares of zoneout that a group has, [strand, 2, H].

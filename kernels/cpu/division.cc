@@ -10,7 +10,6 @@
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/schedule.h"
 #include "kernels/cpu/simd_kernels.h"
-#include "kernels/cpu/weights.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -86,9 +85,9 @@ int64_t WorthThreads(const RnnProblem& problem, bool is_backward, int64_t count,
                              1, count);
 }
 
-Core ThisCore(const RnnProblem& problem) {
+Core ThisCore(RnnDataType dtype, bool rounds_both) {
   Core core = {};
-  Dispatch(problem.dtype, [&](auto number) {
+  Dispatch(dtype, [&](auto number) {
     const auto& simd = Kernels<decltype(number)>();
     const int64_t cols = simd.panel_vectors * simd.vector_cols;
     const auto bytes = static_cast<int64_t>(sizeof(number));
@@ -96,7 +95,7 @@ Core ThisCore(const RnnProblem& problem) {
     core = {OwnCacheBytes(), cols, cols * bytes,
             CeilDiv(simd.panel_vectors, 2)};
   });
-  if (Precision(problem).rounds_both && Simd().multiplies_matrices()) {
+  if (rounds_both && Simd().multiplies_matrices()) {
     core.panel_row_bytes = core.panel_cols * 2;
     core.panel_row_cycles = kMatrixCycles;
     core.matrix_rows = Simd().bfloat16_rows;
@@ -104,9 +103,9 @@ Core ThisCore(const RnnProblem& problem) {
   return core;
 }
 
-int64_t ThreadsInSteps(const RnnProblem& problem, const Division& division) {
+int64_t Division::ThreadsInSteps(const RnnProblem& problem) const {
   return problem.spec.num_dirs() * PackedRows::NumBlocks(problem.batch_size) *
-         division.strands * division.parts;
+         strands * parts;
 }
 
 Division DivideGroups(const RnnProblem& problem, const Core& core,
@@ -115,11 +114,11 @@ Division DivideGroups(const RnnProblem& problem, const Core& core,
   const int64_t block = PackedRows::MaxBlockSize(problem.batch_size);
   const int64_t panels = CeilDiv(spec.num_units, core.panel_cols);
   const int64_t depth = spec.num_gates() * spec.output_size();
-  Division best;
+  Division best = {num_threads};
   if (num_threads == 1) return best;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int64_t strands = 1; strands <= block; ++strands) {
-    const int64_t lanes = ThreadsInSteps(problem, {strands, 1});
+    const int64_t lanes = Division{1, strands}.ThreadsInSteps(problem);
     const int64_t sharing = std::min(num_threads / lanes, panels);
     for (int64_t parts = 1; parts <= std::max<int64_t>(1, sharing); ++parts) {
       const int64_t sequences = CeilDiv(block, strands);
@@ -134,19 +133,20 @@ Division DivideGroups(const RnnProblem& problem, const Core& core,
       }
       if (cycles >= least) continue;
       least = cycles;
-      best = {strands, parts, cycles};
+      best = {num_threads, strands, parts, cycles};
     }
   }
   return best;
 }
 
-int64_t ThreadsInForward(const RnnProblem& problem, const Core& core,
-                         int64_t num_threads) {
-  const Division division = DivideGroups(problem, core, num_threads);
+Division DivideForward(const RnnProblem& problem, const Core& core,
+                       int64_t num_threads) {
+  Division division = DivideGroups(problem, core, num_threads);
   const int64_t in_steps =
-      std::min(num_threads, ThreadsInSteps(problem, division));
+      std::min(num_threads, division.ThreadsInSteps(problem));
+  division.threads = in_steps;
   const RnnSpec& spec = problem.spec;
-  if (!spec.has_input_weights(0)) return in_steps;
+  if (!spec.has_input_weights(0)) return division;
   const int64_t panels =
       CeilDiv(spec.num_gates() * spec.num_units, core.panel_cols);
   // These products are of the rows of several steps together.
@@ -154,9 +154,11 @@ int64_t ThreadsInForward(const RnnProblem& problem, const Core& core,
   const int64_t tiles = CeilDiv(problem.batch_size * steps, core.matrix_rows);
   const int64_t input_cycles = tiles * spec.num_dirs() * panels *
                                spec.input_size * core.panel_row_cycles / steps;
-  const bool all_help =
-      num_threads >= 2 * in_steps && input_cycles / in_steps > division.cycles;
-  return all_help ? num_threads : in_steps;
+  if (num_threads >= 2 * in_steps &&
+      input_cycles / in_steps > division.cycles) {
+    division.threads = num_threads;
+  }
+  return division;
 }
 
 }  // namespace cudnn_rnn_tf

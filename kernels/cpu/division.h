@@ -20,9 +20,13 @@ int64_t WorthThreads(const RnnProblem& problem, bool is_backward, int64_t count,
 // recurrent weights. Parts are subsets of a strand's units. Each of them reads
 // only its share of the weights, but they wait for each other in every step.
 struct Division {
+  int64_t threads = 1;  // Those that run the pass.
   int64_t strands = 1;  // The number per block.
   int64_t parts = 1;    // The number per strand, in whole panels.
   int64_t cycles = 0;   // An estimate of those that a step takes.
+
+  // Returns how many threads can work on the steps at the same time.
+  int64_t ThreadsInSteps(const RnnProblem& problem) const;
 };
 
 // The properties of a processor's core that decide how long a step takes.
@@ -37,25 +41,23 @@ struct Core {
   int64_t matrix_rows = 1;
 };
 
-// Returns the properties of this machine's cores, for a problem.
-Core ThisCore(const RnnProblem& problem);
+// Returns the properties of this machine's cores, for data of a type whose
+// products may round both factors to bfloat16.
+Core ThisCore(RnnDataType dtype, bool rounds_both);
 
 // Returns the division with which, by an estimate, the slowest thread takes the
 // fewest cycles for a step.
 Division DivideGroups(const RnnProblem& problem, const Core& core,
                       int64_t num_threads);
 
-// Returns how many threads can work on the steps at the same time.
-int64_t ThreadsInSteps(const RnnProblem& problem, const Division& division);
-
-// Returns how many threads, `num_threads` at most, a forward pass should use.
-// They are those that can work on the steps at the same time, since more would
-// only wait, and slow those that share a core with them. But if the products
-// with the inputs of the first layer would take these threads longer than its
-// steps, as with few sequences of many features, and there are twice as many
-// threads, all of them share these products.
-int64_t ThreadsInForward(const RnnProblem& problem, const Core& core,
-                         int64_t num_threads);
+// Returns that of a forward pass, which has `num_threads` threads at most:
+// those that can work on the steps at the same time, since more would only
+// wait, and slow those that share a core with them. But if the products with
+// the inputs of the first layer would take these threads longer than its steps,
+// as with few sequences of many features, and there are twice as many threads,
+// all of them share these products.
+Division DivideForward(const RnnProblem& problem, const Core& core,
+                       int64_t num_threads);
 
 }  // namespace cudnn_rnn_tf
 

@@ -8,10 +8,6 @@ template <typename T>
 void ForwardPass<T>::Add(const CpuReserve<T>& reserve,
                          const CpuForwardWeights<T>* packed, Arena* arena,
                          Schedule* schedule) {
-  T* const dropped =
-      problem_.has_dropout_between_layers()
-          ? arena->Take<T>(problem_.max_time * batch_ * layer_out_)
-          : nullptr;
   for (const Strand& strand : strands_) strand_rows_.push_back(strand.Rows());
   for (int64_t index = 0; index < spec_.num_layers; ++index) {
     // All layers use the same working memory, one after the other.
@@ -23,14 +19,8 @@ void ForwardPass<T>::Add(const CpuReserve<T>& reserve,
     } else {
       std::copy_n(packed + index * dirs_, dirs_, layer.weights);
     }
-    layer.input = index > 0
-                      ? StoredRows<T>({reserve.outputs[index - 1]}, layer_out_)
-                      : tensors_.Sequences<T>(buffers_.input, spec_.input_size);
+    layer.input = InputOf(index, buffers_.input, reserve, arena, schedule);
     LayOut(reserve, arena, &layer);
-    if (masks_.DropsInput(index)) {
-      masks_.DropInput(index, layer.input.numbers.InPlace(), dropped, schedule);
-      layer.input = {{dropped}, layer_out_};
-    }
     if (reserve.outputs[index] != nullptr) {
       layer.outputs[layer.num_outputs++] = {{reserve.outputs[index]},
                                             layer_out_};
@@ -45,7 +35,7 @@ void ForwardPass<T>::Add(const CpuReserve<T>& reserve,
       for (int64_t& row : rows) row = layer.input.index[row];
     }
     const int64_t threads_per_group =
-        schedule->num_threads() / std::max<int64_t>(1, num_groups());
+        division_.threads / static_cast<int64_t>(layer.groups.size());
     AddGroups(layer.groups, std::max(division_.parts, threads_per_group),
               schedule,
               [this](const Group& group, auto* to) { AddGroup(group, to); });
@@ -63,8 +53,8 @@ void ForwardPass<T>::PackWeights(Arena* arena, Layer* layer,
   const auto params = tensors_.Numbers<T>(buffers_.params);
   schedule->AddTogether([&] {
     for (int64_t dir = 0; dir < dirs_; ++dir) {
-      layer->weights[dir] = weights_.PackForward(
-          first + dir, params, MultipliesInPlace(problem_), arena, schedule);
+      layer->weights[dir] =
+          PackForward(plan_, first + dir, params, arena, schedule);
     }
   });
 }
@@ -72,20 +62,20 @@ void ForwardPass<T>::PackWeights(Arena* arena, Layer* layer,
 template <typename T>
 void ForwardPass<T>::LayOut(const CpuReserve<T>& reserve, Arena* arena,
                             Layer* layer) const {
-  for (int64_t i = 0; i < num_groups(); ++i) {
+  for (const CpuNetwork::Group& given : GroupsOf(layer->index)) {
     Group& group = layer->groups.emplace_back();
-    static_cast<CpuNetwork::Group&>(group) = this->group(i);
+    static_cast<CpuNetwork::Group&>(group) = given;
     group.layer = layer;
-    group.pseudo_layer = layer->index * dirs_ + group.dir;
-    group.kept = reserve.pseudo_layers[group.pseudo_layer];
+    group.kept = reserve.pseudo_layers[group.index];
     if (has_recurrent_dropout()) group.masks = TakeMasks<T>(arena);
     for (const int parity : {0, 1}) {
-      group.h[parity] = arena->Take<T>(strand_size_ * h_stride_);
+      T* const h = group.h[parity] = arena->Take<T>(strand_size_ * h_stride_);
       if (has_recurrent_dropout()) {
-        group.masked[parity] = TakeMasks<T>(arena);
-      } else if (precision_.rounds_steps) {
-        group.rounded[parity] =
-            arena->Take<uint16_t>(PaddedRows(strand_size_) * h_stride_);
+        group.read[parity] = {{TakeMasks<T>(arena)}, h_stride_};
+      } else if (forms_.rounds_steps) {
+        group.read[parity] = TakeRounded<T>(strand_size_, h_stride_, arena);
+      } else {
+        group.read[parity] = {{h}, h_stride_};
       }
     }
     if (cell_.has_c) group.c = arena->Take<T>(strand_size_ * units_);
@@ -94,9 +84,9 @@ void ForwardPass<T>::LayOut(const CpuReserve<T>& reserve, Arena* arena,
       group.unprojected = arena->Take<T>(strand_size_ * units_);
     }
     if (problem_.is_training) continue;
-    group.gates = arena->Take<T>(chunk_steps_ * strand_size_ * gates_);
-    if (cell_.num_slots > cell_.num_gates) {
-      group.candidate = arena->Take<T>(strand_size_ * units_);
+    group.kept.gates = arena->Take<T>(chunk_steps_ * strand_size_ * gates_);
+    if (has_slot_) {
+      group.kept.candidate = arena->Take<T>(strand_size_ * units_);
     }
   }
 }
@@ -104,18 +94,14 @@ void ForwardPass<T>::LayOut(const CpuReserve<T>& reserve, Arena* arena,
 template <typename T>
 void ForwardPass<T>::AddGroup(const Group& group, Schedule* schedule) const {
   const int64_t longest = group.strand->longest;
-  const std::array<Phase, 2> phases = Phases();
-  const int64_t phases_per_step = phases[1] == nullptr ? 1 : 2;
   schedule->Add(1, 1, [this, &group](int64_t, int64_t) { Begin(group); });
   for (int64_t begin = 0; begin < longest; begin += chunk_steps_) {
     const int64_t end = std::min(begin + chunk_steps_, longest);
     AddInputs(group, begin, end, schedule);
-    schedule->Add((end - begin) * phases_per_step, division_.parts,
-                  [=, &group](int64_t phase, int64_t part) {
-                    const Step step =
-                        StepOf(group, begin, begin + phase / phases_per_step);
-                    (this->*phases[phase % phases_per_step])(group, step, part);
-                  });
+    const auto step_of = [=, &group](int64_t number) {
+      return StepOf(group, begin, begin + number);
+    };
+    AddSteps(Phases(), group, end - begin, step_of, schedule);
   }
   schedule->Add(1, 1, [this, &group](int64_t, int64_t) { End(group); });
 }
@@ -125,9 +111,7 @@ void ForwardPass<T>::AddGroup(const Group& group, Schedule* schedule) const {
 template <typename T>
 void ForwardPass<T>::Begin(const Group& group) const {
   const DestinationRows<T>& output = group.layer->outputs[0];
-  if (has_recurrent_dropout()) {
-    DrawMasks(group.layer->index, group, group.masks);
-  }
+  DrawMasks(group, group.masks);
   if (problem_.has_resets && problem_.is_training &&
       group.strand == strands_.data()) {
     const int64_t row = rows_.num_rows() + batch_;
@@ -140,7 +124,6 @@ void ForwardPass<T>::Begin(const Group& group) const {
   const auto first_h = tensors_.States<T>(buffers_.input_h, out_);
   const auto first_c = tensors_.States<T>(buffers_.input_c, units_);
   ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
-    state += group.layer->index * dirs_ * batch_;
     const int64_t row = rows_.num_rows() + position;
     const bool is_anew = group.dir == 0 && rows_.StartsAnew(position, 0, 0);
     for (const int64_t parity : {0, 1}) {
@@ -172,9 +155,8 @@ void ForwardPass<T>::AddInputs(const Group& group, int64_t first_step,
   const int64_t num_rows = strand.first[t + last_step - first_step] - first;
   const int64_t index = group.strand - strands_.data();
   const int64_t* const rows = strand_rows_[index].data() + first;
-  const Rows<T> gates = problem_.is_training
-                            ? Rows<T>{group.kept.gates, gates_, rows}
-                            : Rows<T>{group.gates, gates_};
+  const Rows<T> gates = {group.kept.gates, gates_,
+                         problem_.is_training ? rows : nullptr};
   const StoredRows<T> input(layer.input.numbers, layer.input.stride,
                             layer.input_rows[index].data() + first);
   const T* const bias = group.weights().bias;
@@ -183,6 +165,7 @@ void ForwardPass<T>::AddInputs(const Group& group, int64_t first_step,
     product.rows = num_rows;
     product.a = input;
     product.b = group.weights().input;
+    product.rounds_both = forms_.rounds_both;
     product.init = {bias, 0};
     product.c = gates;
     product.AddTo(schedule);
@@ -204,7 +187,6 @@ void ForwardPass<T>::End(const Group& group) const {
   const auto final_h = tensors_.States<T>(buffers_.output_h, out_);
   const auto final_c = tensors_.States<T>(buffers_.output_c, units_);
   ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
-    state += group.layer->index * dirs_ * batch_;
     const int64_t steps =
         group.dir == 0 ? rows_.length(position) : group.strand->longest;
     final_h[state].Write(out_, group.h[steps % 2] + r * h_stride_);

@@ -2,7 +2,6 @@
 #define CUDNN_RNN_TF_KERNELS_CPU_FORWARD_PASS_H_
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <vector>
 
@@ -17,10 +16,9 @@ namespace cudnn_rnn_tf {
 template <typename T>
 class ForwardPass : public CpuNetwork {
  public:
-  ForwardPass(const RnnProblem& problem, const PackedRows& rows,
-              const RnnForwardBuffers& buffers, int64_t num_threads)
-      : CpuNetwork(problem, rows, buffers.seed, num_threads),
-        buffers_(buffers) {}
+  ForwardPass(const CpuPlan& plan, const Division& division,
+              const PackedRows& rows, const RnnForwardBuffers& buffers)
+      : CpuNetwork(plan, division, rows, buffers.seed), buffers_(buffers) {}
 
   // Adds the pass to the schedule and takes its workspace from the arena. This
   // object, and what all arguments refer to, must live until the schedule has
@@ -33,21 +31,19 @@ class ForwardPass : public CpuNetwork {
   struct Layer;
   struct Group : CpuNetwork::Group {
     const Layer* layer;
-    int64_t pseudo_layer;
+    // In inference, the gates are those of a chunk, [chunk rows, num_gates *
+    // H], and the candidates those of a step, [strand, H].
     typename CpuReserve<T>::PseudoLayer kept;
     // The states, [strand, h_stride]. A step reads h[step % 2] and writes the
     // other.
     T* h[2];
-    // Only with recurrent dropout: the masks, and for the states in h[0] and
-    // h[1] the products with them that the gates read.
-    T* masks;
-    T* masked[2];
-    uint16_t* rounded[2];  // `h` as bfloat16, if products read it.
-    T* c;                  // [strand, H]
-    T* zones;              // Of zoneout, [strand, 2, H].
-    T* unprojected;        // [strand, H]
-    T* gates;      // In inference, a chunk's: [chunk rows, num_gates * H].
-    T* candidate;  // In inference, as in the reserve space: [strand, H].
+    // The states h[0] and h[1] as products read them: multiplied by the masks
+    // of recurrent dropout, those of a gate after the other, or rounded.
+    DestinationRows<T> read[2];
+    T* masks;        // Only with recurrent dropout.
+    T* c;            // [strand, H]
+    T* zones;        // Of zoneout, [strand, 2, H].
+    T* unprojected;  // [strand, H]
 
     const CpuForwardWeights<T>& weights() const {
       return layer->weights[this->dir];
@@ -65,9 +61,7 @@ class ForwardPass : public CpuNetwork {
     CpuForwardWeights<T> weights[2];  // By direction.
     std::vector<Group> groups;
   };
-  // A step of a group, whose sequences with this step are the `active` first.
-  struct Step {
-    int64_t number, time, active;
+  struct Step : CpuNetwork::Step {
     Rows<T> gates, candidate;  // Those of the sequences.
   };
 
@@ -79,12 +73,8 @@ class ForwardPass : public CpuNetwork {
                  Schedule* schedule) const;
   void End(const Group& group) const;
 
-  // These are in forward_steps.cc. A Phase is what a part of a group does in a
-  // phase of a step; the parts meet after each of them.
-  using Phase = void (ForwardPass::*)(const Group&, const Step&,
-                                      int64_t part) const;
-  // Returns the phases of a step. The second one may be null.
-  std::array<Phase, 2> Phases() const;
+  // These are in forward_steps.cc.
+  CpuNetwork::PhasesOf<ForwardPass, Group, Step> Phases() const;
   void RunUnits(const Group& group, const Step& step, int64_t part) const;
   void RunSums(const Group& group, const Step& step, int64_t part) const;
   void RunRows(const Group& group, const Step& step, int64_t part) const;

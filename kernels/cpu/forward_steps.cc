@@ -6,7 +6,8 @@
 namespace cudnn_rnn_tf {
 
 template <typename T>
-auto ForwardPass<T>::Phases() const -> std::array<Phase, 2> {
+auto ForwardPass<T>::Phases() const
+    -> CpuNetwork::PhasesOf<ForwardPass, Group, Step> {
   using Pass = ForwardPass;
   if (spec_.normalizes()) return {&Pass::RunSums, &Pass::RunRows};
   if (cell_.resets_before) return {&Pass::RunResets, &Pass::RunCandidates};
@@ -21,51 +22,47 @@ auto ForwardPass<T>::StepOf(const Group& group, int64_t chunk_step,
                             int64_t number) const -> Step {
   const Strand& strand = *group.strand;
   const int64_t t = group.Time(number);
-  Step step = {number, t, strand.Active(t), {}, {group.candidate, units_}};
+  const Rows<T> gates = {group.kept.gates, gates_};
+  const Rows<T> candidate = {group.kept.candidate, units_};
+  const CpuNetwork::Step step = {number, t, strand.Active(t)};
   if (problem_.is_training) {
-    step.gates = StepRows(group.kept.gates, gates_, strand, t);
-    step.candidate = StepRows(group.kept.candidate, units_, strand, t);
-    return step;
+    return {step, StepRows(gates, strand, t),
+            has_slot_ ? StepRows(candidate, strand, t) : candidate};
   }
   const int64_t chunk_end = chunk_step + chunk_steps_;
   const int64_t chunk_time =
       group.dir == 0 ? chunk_step
                      : std::max<int64_t>(0, strand.longest - chunk_end);
-  step.gates = Rows<T>{group.gates, gates_}.From(strand.first[t] -
-                                                 strand.first[chunk_time]);
-  return step;
+  return {step, gates.From(strand.first[t] - strand.first[chunk_time]),
+          candidate};
 }
 
 // Returns the states before a step as a gate's product reads them.
 template <typename T>
 StoredRows<T> ForwardPass<T>::StatesOf(const Group& group, int64_t step,
                                        int64_t gate) const {
-  const int64_t parity = step % 2;
-  if (has_recurrent_dropout()) {
-    return {{OfGate(group.masked[parity], gate)}, h_stride_};
-  }
-  if (precision_.rounds_steps) {
-    return {{group.rounded[parity], &Simd().bfloat16}, h_stride_};
-  }
-  return {{group.h[parity]}, h_stride_};
+  return group.read[step % 2].From(has_recurrent_dropout() ? gate * strand_size_
+                                                           : 0);
 }
 
 // Brings n numbers of a sequence's state before a step into that form.
 template <typename T>
 void ForwardPass<T>::PrepareStates(const Group& group, int64_t step, int64_t r,
                                    int64_t first, int64_t n) const {
-  const int64_t parity = step % 2, begin = r * h_stride_ + first;
-  const T* const h = group.h[parity] + begin;
+  const int64_t begin = r * h_stride_ + first;
+  const T* const h = group.h[step % 2] + begin;
+  const DestinationRows<T>& read = group.read[step % 2];
   if (has_recurrent_dropout()) {
     for (int64_t gate = 0; gate < cell_.num_gates; ++gate) {
       const T* const mask = OfGate(group.masks, gate) + begin;
-      T* const to = OfGate(group.masked[parity], gate) + begin;
+      T* const to = OfGate(read.numbers.InPlace(), gate) + begin;
       for (int64_t j = 0; j < n; ++j) to[j] = h[j] * mask[j];
     }
-  } else if (precision_.rounds_steps) {
-    uint16_t* const to = group.rounded[parity] + begin;
-    Destination<T>{to, &Simd().bfloat16}.Write(n, h);
-    if (first + n == out_) std::fill_n(to + n, PaddedDepth(out_) - out_, 0);
+  } else if (forms_.rounds_steps) {
+    const Destination<T> to = read[r].From(first);
+    to.Write(n, h);
+    if (first + n < out_) return;
+    std::fill_n(to.Halves() + n, PaddedDepth(out_) - out_, uint16_t{0});
   }
 }
 
@@ -142,8 +139,8 @@ void ForwardPass<T>::RunResets(const Group& group, const Step& step,
   ForUnits(group, step, part, [&](int64_t r, int64_t unit, int64_t n) {
     CellRow<T> row = RowOf(group, step, r, unit);
     if (has_recurrent_dropout()) {
-      row.h_before = OfGate(group.masked[step.number % 2], cell_.joint_gates) +
-                     r * h_stride_ + unit;
+      row.h_before =
+          StatesOf(group, step.number, cell_.joint_gates).InPlace()[r] + unit;
     }
     CellSteps<T>().reset_forward(n, row);
   });
@@ -184,7 +181,7 @@ CellRow<T> ForwardPass<T>::RowOf(const Group& group, const Step& step,
   row.h_before = group.h[step.number % 2] + begin;
   row.h = spec_.num_proj > 0 ? group.unprojected + of_units
                              : group.h[(step.number + 1) % 2] + begin;
-  if (cell_.num_slots > cell_.num_gates) {
+  if (has_slot_) {
     row.last_slot = step.candidate[r] + unit;
     row.last_bias = group.weights().candidate_bias + unit;
   }
@@ -206,7 +203,7 @@ void ForwardPass<T>::RunCells(const Group& group, const Step& step, int64_t r,
       rows_.StartsAnew(strand.Position(r), step.time, group.dir)) {
     std::fill_n(at.c, n, T(0));
   }
-  masks_.SetZones(group.pseudo_layer, row, unit, n, at.zones);
+  masks_.SetZones(group.index, row, unit, n, at.zones);
   CellSteps<T>().forward(n, at);
   if (problem_.is_training && cell_.has_c) {
     std::copy_n(at.c, n, group.kept.cell + row * units_ + unit);

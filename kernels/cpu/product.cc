@@ -184,13 +184,11 @@ void Product<T>::Run(const Task& task) const {
                c.From(first_row, col));
     };
     const StoredRows<T> left = a.From(first_row, start);
-    const bool rounds =
-        b.bfloat16() && rounds_a && Simd().multiplies_bfloat16();
-    if (a.in_place() && !rounds) {
+    if (a.in_place() && !rounds_both) {
       run_tiles(left.InPlace());
     } else if constexpr (std::is_same_v<T, float>) {
       const int64_t block = b.Block(start);
-      if (!rounds) {
+      if (!rounds_both) {
         const ScratchArray<float> widened(kCachedRows * kMaxBlockDepth);
         run_tiles(ReadRows(left, rows, block, widened.data()));
         continue;

@@ -69,16 +69,16 @@ struct TaskGrid {
 template <typename T>
 struct Product {
   int64_t rows = 0;
-  // Numbers of a half type are widened, unless both factors are multiplied as
-  // bfloat16. Such rows have no gaps between them if there is an index.
+  // Numbers of a half type are widened, unless both factors are rounded. Such
+  // rows have no gaps between them if there is an index.
   // Otherwise their stride is even, and rows and depth are padded: the memory
   // has PaddedRows(rows) rows with PaddedDepth(depth) numbers. What is behind a
   // row is multiplied by zero, so an infinity there makes the row's sums NaN.
   StoredRows<T> a;
   RightMatrix<T> b;
-  // Whether both factors are multiplied as bfloat16, if B holds such numbers
-  // and the processor multiplies them.
-  bool rounds_a = true;
+  // Whether both factors are multiplied as bfloat16. The processor must
+  // multiply such numbers, and B hold them.
+  bool rounds_both = false;
   Rows<const T> init;
   Rows<T> c;
 

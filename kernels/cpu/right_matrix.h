@@ -30,6 +30,13 @@ inline int64_t PaddedDepth(int64_t depth) {
   return CeilDiv(depth, Simd().bfloat16_depth) * Simd().bfloat16_depth;
 }
 
+// Takes memory for rows of bfloat16 numbers from the arena.
+template <typename T>
+DestinationRows<T> TakeRounded(int64_t rows, int64_t stride, Arena* arena) {
+  return {{arena->Take<uint16_t>(PaddedRows(rows) * stride), &Simd().bfloat16},
+          stride};
+}
+
 // Returns the first n numbers of each of some rows. If they must be converted,
 // they are in `buffer`, whose rows have room for kMaxBlockDepth numbers.
 template <typename T>

@@ -68,6 +68,7 @@ struct StoredNumbers {
   const HalfType* half_type = nullptr;
   int64_t offset = 0;
 
+  operator StoredNumbers<const T>() const { return {data, half_type, offset}; }
   StoredNumbers From(int64_t first) const {
     return {data, half_type, offset + first};
   }
@@ -141,6 +142,7 @@ struct NumberRows {
   NumberRows(Rows<U> rows)
       : numbers{rows.data}, stride(rows.stride), index(rows.index) {}
 
+  operator NumberRows<const T>() const { return {numbers, stride, index}; }
   StoredNumbers<T> operator[](int64_t row) const {
     return numbers.From((index == nullptr ? row : index[row]) * stride);
   }

@@ -76,8 +76,8 @@ void TransposedProducts<T>::Run(const Left& left,
   for (int64_t start = 0; start < depth; start += block_depth) {
     const int64_t block = packed[0].Block(start);
     const bool is_first = first_depth + start == 0;
-    CopyRows(left.a.From(first_depth + start, task.first_row), block, rows,
-             copied, kTaskRows);
+    CopyRows(left.a.From(first_depth + start, task.first_row).InPlace(), block,
+             rows, copied, kTaskRows);
     if (task.first_panel == 0) {
       for (const Destination<T>& sums : left.sums) {
         T* const sum = sums.InPlace() + task.first_row;
@@ -142,7 +142,7 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
       for (const Right& right : rights_) {
         const typename RightMatrix<T>::Source source = {right.rows.From(first)};
         packed.emplace_back(std::min(kPackedDepth, depth_ - first), right.cols,
-                            bfloat16_, source, arena, schedule);
+                            rounds_both_, source, arena, schedule);
       }
     });
     schedule->AddTogether([&] {

@@ -26,9 +26,9 @@ class TransposedProducts {
     Destination<T> c;  // [rows, cols], without gaps between rows.
   };
 
-  // With `bfloat16`, both factors are rounded to bfloat16.
-  TransposedProducts(int64_t depth, bool bfloat16)
-      : depth_(depth), bfloat16_(bfloat16) {}
+  // With `rounds_both`, both factors are rounded to bfloat16.
+  TransposedProducts(int64_t depth, bool rounds_both)
+      : depth_(depth), rounds_both_(rounds_both) {}
 
   int64_t AddB(StoredRows<T> b, int64_t cols) {
     rights_.push_back({b, cols});
@@ -36,7 +36,7 @@ class TransposedProducts {
   }
   // Adds the products of A with the B of every term. Also writes the sums of
   // A's columns to each array in `sums`, [rows].
-  void AddA(Rows<const T> a, int64_t rows, std::vector<Term> terms,
+  void AddA(StoredRows<T> a, int64_t rows, std::vector<Term> terms,
             std::vector<Destination<T>> sums) {
     lefts_.push_back({a, rows, std::move(terms), std::move(sums)});
   }
@@ -49,7 +49,7 @@ class TransposedProducts {
     int64_t cols;
   };
   struct Left {
-    Rows<const T> a;
+    StoredRows<T> a;  // In place.
     int64_t rows;
     std::vector<Term> terms;
     std::vector<Destination<T>> sums;
@@ -60,7 +60,7 @@ class TransposedProducts {
                   int64_t first_depth, const TaskGrid::Task& task);
 
   const int64_t depth_;
-  const bool bfloat16_;
+  const bool rounds_both_;
   std::vector<Right> rights_;
   std::vector<Left> lefts_;
 };

@@ -3,38 +3,23 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cpu/packed_rows.h"
-
 namespace cudnn_rnn_tf {
 
-Precision::Precision(const RnnProblem& problem) {
-  if (problem.dtype != RnnDataType::kBfloat16) return;
-  const bool has_few = PackedRows::MaxBlockSize(problem.batch_size) <= 4;
-  rounds_both = Simd().multiplies_bfloat16();
-  rounds_step_weights = rounds_both || (has_few && problem.max_time > 2);
-  rounds_steps = rounds_both && !(has_few && Simd().multiplies_matrices());
-}
-
-bool MultipliesInPlace(const RnnProblem& problem) {
-  constexpr int64_t kFewRows = 16;
-  return problem.max_time * problem.batch_size <= kFewRows &&
-         HalfTypeOf(problem.dtype) == nullptr;
-}
-
 template <typename T>
-CpuForwardWeights<T> CpuWeights::PackForward(int64_t pseudo_layer,
-                                             Stored<T> params, bool in_place,
-                                             Arena* arena,
-                                             Schedule* schedule) const {
-  const RnnSpec& spec = problem_.spec;
+CpuForwardWeights<T> PackForward(const CpuPlan& plan, int64_t pseudo_layer,
+                                 Stored<T> params, Arena* arena,
+                                 Schedule* schedule) {
+  const RnnSpec& spec = plan.problem.spec;
+  const FactorForms& forms = plan.forms;
   const CellKind& cell = spec.kind();
   const int64_t units = spec.num_units, out = spec.output_size();
   const int64_t gates = cell.num_gates * units;
-  const ParamLayout::PseudoLayer& offsets = layout_.pseudo_layer(pseudo_layer);
+  const ParamLayout::PseudoLayer& offsets =
+      plan.layout.pseudo_layer(pseudo_layer);
   const auto pack = [&](int64_t depth, int64_t cols, bool bfloat16,
                         int64_t offset) {
     const Stored<T> numbers = params.From(offset);
-    if (in_place) return RightMatrix<T>(depth, cols, numbers.InPlace());
+    if (forms.in_place) return RightMatrix<T>(depth, cols, numbers.InPlace());
     return RightMatrix<T>(depth, cols, bfloat16,
                           {{numbers, depth}, /*transposed=*/true}, arena,
                           schedule);
@@ -42,16 +27,16 @@ CpuForwardWeights<T> CpuWeights::PackForward(int64_t pseudo_layer,
   CpuForwardWeights<T> weights;
   if (offsets.input_weights >= 0) {
     weights.input = pack(spec.layer_input_size(pseudo_layer / spec.num_dirs()),
-                         gates, precision_.rounds_both, offsets.input_weights);
+                         gates, forms.rounds_both, offsets.input_weights);
   }
   for (int64_t gate = 0; gate < cell.num_gates; ++gate) {
     weights.recurrent[gate] =
-        pack(out, units, precision_.rounds_step_weights,
+        pack(out, units, forms.rounds_step_weights,
              offsets.recurrent_weights + gate * units * out);
   }
   if (spec.num_proj > 0) {
     weights.projection =
-        pack(units, out, precision_.rounds_step_weights, offsets.projection);
+        pack(units, out, forms.rounds_step_weights, offsets.projection);
   }
   weights.bias = arena->Take<T>(gates);
   weights.candidate_bias = arena->Take<T>(units);
@@ -79,13 +64,11 @@ CpuForwardWeights<T> CpuWeights::PackForward(int64_t pseudo_layer,
   return weights;
 }
 
-template CpuForwardWeights<float> CpuWeights::PackForward(int64_t,
-                                                          Stored<float>, bool,
-                                                          Arena*,
-                                                          Schedule*) const;
-template CpuForwardWeights<double> CpuWeights::PackForward(int64_t,
-                                                           Stored<double>, bool,
-                                                           Arena*,
-                                                           Schedule*) const;
+#define CRNN_INSTANTIATE(T)                                          \
+  template CpuForwardWeights<T> PackForward(const CpuPlan&, int64_t, \
+                                            Stored<T>, Arena*, Schedule*)
+CRNN_INSTANTIATE(float);
+CRNN_INSTANTIATE(double);
+#undef CRNN_INSTANTIATE
 
 }  // namespace cudnn_rnn_tf

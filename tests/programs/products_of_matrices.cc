@@ -56,7 +56,7 @@ void RunOnThisThread(Schedule* schedule) {
 // The shape of a product, and how it is computed.
 struct Case {
   int64_t rows, cols, depth;
-  bool is_double, bfloat16, rounds_a, has_rounded_a, is_transposed;
+  bool is_double, bfloat16, rounds_both, has_rounded_a, is_transposed;
   enum { kNone, kOther, kSame } init;
 };
 
@@ -64,10 +64,10 @@ void Check(bool holds, const char* what, const Case& one) {
   if (holds) return;
   std::printf(
       "%s: %s, rows %lld, cols %lld, depth %lld, double %d, bfloat16 %d, "
-      "rounds_a %d, has_rounded_a %d, transposed %d, init %d\n",
+      "rounds_both %d, has_rounded_a %d, transposed %d, init %d\n",
       Simd().name, what, static_cast<long long>(one.rows),
       static_cast<long long>(one.cols), static_cast<long long>(one.depth),
-      one.is_double, one.bfloat16, one.rounds_a, one.has_rounded_a,
+      one.is_double, one.bfloat16, one.rounds_both, one.has_rounded_a,
       one.is_transposed, one.init);
   std::exit(1);
 }
@@ -93,11 +93,10 @@ void CheckProduct() {
   one.depth = Draw(0, 3) > 0 ? Draw(1, 80) : Draw(500, 1100);
   one.is_double = !kIsFloat;
   one.bfloat16 = kIsFloat && Draw(0, 1);
-  one.rounds_a = Draw(0, 1);
+  one.rounds_both = one.bfloat16 && Simd().multiplies_bfloat16() && Draw(0, 1);
   one.is_transposed = Draw(0, 1);
   one.init = static_cast<decltype(Case::init)>(Draw(0, 2));
-  one.has_rounded_a = one.bfloat16 && one.rounds_a &&
-                      Simd().multiplies_bfloat16() && Draw(0, 1);
+  one.has_rounded_a = one.rounds_both && Draw(0, 1);
   const auto [rows, cols, depth] = std::tuple(one.rows, one.cols, one.depth);
 
   const std::vector<T> a = DrawNumbers<T>(rows * depth);
@@ -112,7 +111,7 @@ void CheckProduct() {
   product.rows = rows;
   const StoredRows<T> not_rounded({a.data()}, depth);
   product.a = not_rounded;
-  product.rounds_a = one.rounds_a;
+  product.rounds_both = one.rounds_both;
   std::vector<uint16_t> rounded;
   std::vector<int64_t> index;
   if constexpr (kIsFloat) {
@@ -200,7 +199,7 @@ void CheckTransposedProduct() {
     std::vector<T> results(rows * cols + rows);
     TransposedProducts<T> products(depth, one.bfloat16);
     const int64_t of_b = products.AddB({Stored<T>{b.data()}, cols}, cols);
-    products.AddA({a.data(), rows}, rows, {{of_b, {results.data()}}},
+    products.AddA({{a.data()}, rows}, rows, {{of_b, {results.data()}}},
                   {{results.data() + rows * cols}});
     Arena counting(nullptr);
     Schedule unused(threads), schedule(threads);

@@ -202,8 +202,7 @@ void CheckDivision(int64_t batch, int64_t units, int64_t threads) {
       Check(lanes * division.parts >= threads, "an idle thread", batch);
     }
     // The division is the same without the threads that have no work in it.
-    const int64_t working =
-        std::min(threads, ThreadsInSteps(problem, division));
+    const int64_t working = std::min(threads, division.ThreadsInSteps(problem));
     const Division without = DivideGroups(problem, core, working);
     Check(
         without.strands == division.strands && without.parts == division.parts,
@@ -212,7 +211,7 @@ void CheckDivision(int64_t batch, int64_t units, int64_t threads) {
 }
 
 // With one sequence of so few units, one to four threads can work on the steps.
-void CheckThreadsInForward() {
+void CheckThreadsOfForward() {
   cudnn_rnn_tf::RnnProblem problem;
   problem.spec.num_units = 128;
   problem.max_time = 100;
@@ -222,7 +221,7 @@ void CheckThreadsInForward() {
     for (int64_t threads : {1, 4, 64}) {
       const auto count = [&](int64_t input_size) {
         problem.spec.input_size = input_size;
-        return ThreadsInForward(problem, core, threads);
+        return DivideForward(problem, core, threads).threads;
       };
       Check(count(128) <= 4, "few features", threads);
       // A tile of matrix registers has the inputs of 16 steps.
@@ -252,7 +251,7 @@ int main() {
       }
     }
   }
-  CheckThreadsInForward();
+  CheckThreadsOfForward();
   std::printf("well\n");
   return 0;
 }
