@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/op_tensors.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -111,8 +112,8 @@ struct FromIntegers {
   }
 };
 
-// The first number of an array: a hash of the names of the call's fields and of
-// their enumerations' values, in their order.
+// The first number of an array: a hash of the names of the call's fields, of
+// their enumerations' values and of a pass's buffers, in their order.
 template <typename Call>
 int64_t FormatOf() {
   std::string names;
@@ -128,6 +129,15 @@ int64_t FormatOf() {
   };
   Call call;
   VisitFields(call, visit);
+  if constexpr (std::is_same_v<Call, XlaPass>) {
+    RnnProblem& problem = call.problem;
+    problem.has_resets = problem.has_cell_sequences = true;
+    for (const bool is_backward : {false, true}) {
+      const PassForms forms = FormsOf(problem, kAnySize, kAnySize, is_backward);
+      for (const auto& form : forms.inputs) names += form.name;
+      for (const auto& form : forms.outputs) names += form.name;
+    }
+  }
   uint64_t hash = 14695981039346656037u;  // FNV-1a.
   for (const char letter : names) hash = (hash ^ letter) * 1099511628211u;
   return static_cast<int64_t>(hash >> 1);

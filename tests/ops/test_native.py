@@ -211,15 +211,19 @@ def test_a_new_field(tmp_path):
 
 
 def test_xla_tells_the_calls_of_another_version(tmp_path):
-    """The orders of fields and of an enumeration's values are parts of a call's format."""
-    header = (ROOT / "kernels" / "rnn_spec.h").read_text()
+    """The orders of fields, of an enumeration's values and of buffers are parts of its format."""
+    headers = {
+        name: (ROOT / "kernels" / name).read_text() for name in ("rnn_spec.h", "op_tensors.h")
+    }
     (tmp_path / "kernels").mkdir()
-    visits = re.findall(r"  visit\(.num_(?:layers|units).*\n", header)
-    names = ['"linear_input"', '"skip_input"']
+    visits = re.findall(r"  visit\(.num_(?:layers|units).*\n", headers["rnn_spec.h"])
+    values = ['"linear_input"', '"skip_input"']
+    buffers = ['output("output")', 'h("output_h")']
     formats = set()
-    for joint, parts in (("", []), ("", visits), (", ", names)):
-        assert joint.join(parts) in header
-        changed = header.replace(joint.join(parts), joint.join(parts[::-1]), 1)
-        (tmp_path / "kernels" / "rnn_spec.h").write_text(changed)
+    for joint, parts in (("", []), ("", visits), (", ", values), (", ", buffers)):
+        assert any(joint.join(parts) in header for header in headers.values())
+        for name, header in headers.items():
+            changed = header.replace(joint.join(parts), joint.join(parts[::-1]), 1)
+            (tmp_path / "kernels" / name).write_text(changed)
         formats.add(_fields(tmp_path, str(tmp_path)).stdout.splitlines()[-1])
-    assert len(formats) == 3
+    assert len(formats) == 4
