@@ -2,6 +2,8 @@
 #ifndef CUDNN_RNN_TF_KERNELS_OP_BACKEND_H_
 #define CUDNN_RNN_TF_KERNELS_OP_BACKEND_H_
 
+#include <algorithm>
+#include <array>
 #include <memory>
 
 #include "kernels/rnn_backend.h"
@@ -25,18 +27,16 @@ std::unique_ptr<RnnBackend> MakeBackend(
     GpuDevice, tensorflow::OpKernelContext* context,
     std::shared_ptr<const CpuPackedParams> packed = nullptr);
 
-// The data type of tensors that an op takes, which must be one of the four.
+// TensorFlow's data types, in the order of RnnDataType.
+inline constexpr std::array kTensorFlowTypes = {
+    tensorflow::DT_DOUBLE, tensorflow::DT_FLOAT, tensorflow::DT_HALF,
+    tensorflow::DT_BFLOAT16};
+static_assert(kTensorFlowTypes.size() == kNumNames<RnnDataType>);
+// The data type of tensors that an op takes, which must be one of these.
 inline RnnDataType DataTypeOf(tensorflow::DataType dtype) {
-  switch (dtype) {
-    case tensorflow::DT_DOUBLE:
-      return RnnDataType::kFloat64;
-    case tensorflow::DT_HALF:
-      return RnnDataType::kFloat16;
-    case tensorflow::DT_BFLOAT16:
-      return RnnDataType::kBfloat16;
-    default:
-      return RnnDataType::kFloat32;
-  }
+  return static_cast<RnnDataType>(
+      std::find(kTensorFlowTypes.begin(), kTensorFlowTypes.end(), dtype) -
+      kTensorFlowTypes.begin());
 }
 
 absl::Status ToTensorFlow(const RnnStatus& status);

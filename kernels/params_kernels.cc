@@ -26,9 +26,10 @@ using tensorflow::TensorShape;
 
 // Copies the tensors of a layout, weights and then biases, to their places in
 // the params, or from there.
-RnnStatus Move(const ParamLayout& layout, size_t item_bytes, bool to_params,
+RnnStatus Move(const ParamLayout& layout, RnnDataType dtype, bool to_params,
                const std::vector<void*>& tensors, void* params,
                RnnBackend* backend) {
+  const size_t item_bytes = SizeOf(dtype);
   auto tensor = tensors.begin();
   for (const ParamBlock& place : layout.tensors()) {
     void* const part = static_cast<char*>(params) + place.offset * item_bytes;
@@ -40,11 +41,10 @@ RnnStatus Move(const ParamLayout& layout, size_t item_bytes, bool to_params,
   }
   return {};
 }
-RnnStatus Move(const KerasLayout& layout, size_t item_bytes, bool to_params,
+RnnStatus Move(const KerasLayout& layout, RnnDataType dtype, bool to_params,
                const std::vector<void*>& tensors, void* params,
                RnnBackend* backend) {
-  return backend->MoveKerasTensors(layout, item_bytes, to_params, tensors,
-                                   params);
+  return backend->MoveKerasTensors(layout, dtype, to_params, tensors, params);
 }
 
 class ParamsSizeOp : Conversion<ParamLayout> {
@@ -104,7 +104,7 @@ class ToParamsOp : Conversion<Layout> {
     backend->Prepare(DataOf(*params), params->TotalBytes());
     std::vector<void*> data;
     for (const Tensor& tensor : tensors) data.push_back(DataOf(tensor));
-    return ToTensorFlow(Move(layout, tensorflow::DataTypeSize(params->dtype()),
+    return ToTensorFlow(Move(layout, DataTypeOf(params->dtype()),
                              /*to_params=*/true, data, DataOf(*params),
                              backend.get()));
   }
@@ -129,7 +129,7 @@ class FromParamsOp : Conversion<Layout> {
       backend->Prepare(DataOf(*tensor), tensor->TotalBytes());
       data.push_back(DataOf(*tensor));
     }
-    return ToTensorFlow(Move(layout, tensorflow::DataTypeSize(params.dtype()),
+    return ToTensorFlow(Move(layout, DataTypeOf(params.dtype()),
                              /*to_params=*/false, data, DataOf(params),
                              backend.get()));
   }

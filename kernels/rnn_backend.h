@@ -327,9 +327,9 @@ class RnnBackend {
   virtual RnnStatus SetZero(void* to, size_t bytes) = 0;
   // Copies the tensors of Keras's layers, the layout's weights and then its
   // biases, to their places in the parameters, or from there if `to_params` is
-  // false. Their numbers have `item_bytes` bytes each.
+  // false.
   virtual RnnStatus MoveKerasTensors(const KerasLayout& layout,
-                                     size_t item_bytes, bool to_params,
+                                     RnnDataType dtype, bool to_params,
                                      const std::vector<void*>& tensors,
                                      void* params) = 0;
 };

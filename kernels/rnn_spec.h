@@ -17,18 +17,25 @@
 namespace cudnn_rnn_tf {
 
 enum class RnnDataType { kFloat64, kFloat32, kFloat16, kBfloat16 };
-// The size of one number in bytes.
-inline size_t SizeOf(RnnDataType dtype) {
+// Calls body with a number, 0, of the type that data of this type are stored in
+// as C++ has it, where half types are bits.
+template <typename Body>
+void WithStorageType(RnnDataType dtype, const Body& body) {
   switch (dtype) {
     case RnnDataType::kFloat64:
-      return 8;
+      return body(double());
     case RnnDataType::kFloat32:
-      return 4;
+      return body(float());
     case RnnDataType::kFloat16:
     case RnnDataType::kBfloat16:
-      break;
+      return body(uint16_t());
   }
-  return 2;
+}
+// The size of one number in bytes.
+inline size_t SizeOf(RnnDataType dtype) {
+  size_t size = 0;
+  WithStorageType(dtype, [&](auto number) { size = sizeof(number); });
+  return size;
 }
 
 // kGruResetBefore is the GRU whose reset gate multiplies h before the recurrent

@@ -4,20 +4,13 @@
 // for AVX-512 with BF16, but with another CRNN_SIMD_NAME.
 #include "kernels/cpu/simd_kernels.h"
 
+#ifdef CRNN_HAS_AMX
+#include "kernels/cpu/simd_math.h"
+
 namespace cudnn_rnn_tf {
 namespace avx512bf16 {
 const SimdTable& Table();
 }
-}  // namespace cudnn_rnn_tf
-
-#if defined(__linux__) && __has_include(<amxbf16intrin.h>)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include "kernels/cpu/simd_math.h"
-
-namespace cudnn_rnn_tf {
 namespace CRNN_SIMD_NAME {
 namespace {
 
@@ -131,24 +124,7 @@ void Tile(int64_t rows, int64_t depth, const BfloatPair* a, int64_t a_stride,
   }
 }
 
-// Asks the system to let this process use the registers. Linux does not allow
-// it unasked, since each thread then has 8 KiB more to save, and it refuses if
-// it does not know the registers itself.
-bool AskForRegisters() {
-  unsigned eax, ebx, ecx, edx;
-  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
-  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
-  if ((edx & kAmxBf16) == 0 || (edx & kAmxTile) == 0) return false;
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
-
 }  // namespace
-
-bool CanRun() {
-  static const bool can_run = AskForRegisters();
-  return can_run;
-}
 
 const SimdTable& Table() {
   static const SimdTable table = [] {
@@ -166,15 +142,4 @@ const SimdTable& Table() {
 }  // namespace CRNN_SIMD_NAME
 }  // namespace cudnn_rnn_tf
 
-#else  // There is nothing to compile for.
-
-namespace cudnn_rnn_tf {
-namespace CRNN_SIMD_NAME {
-
-bool CanRun() { return false; }
-const SimdTable& Table() { return avx512bf16::Table(); }
-
-}  // namespace CRNN_SIMD_NAME
-}  // namespace cudnn_rnn_tf
-
-#endif
+#endif  // CRNN_HAS_AMX

@@ -161,9 +161,9 @@ RnnStatus CpuBackend::Backward(const RnnPlan& plan,
 }
 
 RnnStatus CpuBackend::Copy(const void* from, void* to, size_t bytes) {
-  // An empty tensor may have a null address, which memcpy must not get even for
-  // zero bytes.
-  if (bytes > 0) std::memcpy(to, from, bytes);
+  // An empty tensor may have a null address, which memmove must not get even
+  // for zero bytes. States may be copied to where they are.
+  if (bytes > 0) std::memmove(to, from, bytes);
   return {};
 }
 

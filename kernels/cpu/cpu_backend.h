@@ -55,7 +55,7 @@ class CpuBackend : public RnnBackend {
   RnnStatus MoveSteps(const StepMove& move) override;
   RnnStatus Copy(const void* from, void* to, size_t bytes) override;
   RnnStatus SetZero(void* to, size_t bytes) override;
-  RnnStatus MoveKerasTensors(const KerasLayout& layout, size_t item_bytes,
+  RnnStatus MoveKerasTensors(const KerasLayout& layout, RnnDataType dtype,
                              bool to_params, const std::vector<void*>& tensors,
                              void* params) override;
 

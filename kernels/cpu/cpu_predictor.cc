@@ -86,12 +86,12 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
   }
   if (max_time == 0 || batch_size == 0) {
     // No step runs, so the final states are the initial ones.
-    std::memmove(buffers.output_h, buffers.input_h,
-                 states * spec_.output_size() * SizeOf(dtype_));
-    if (spec_.has_c()) {
-      std::memmove(buffers.output_c, buffers.input_c,
-                   states * spec_.num_units * SizeOf(dtype_));
-    }
+    const auto copy = [&](const void* from, void* to, int64_t size) {
+      static_cast<void>(
+          backend_.Copy(from, to, states * size * SizeOf(dtype_)));
+    };
+    copy(buffers.input_h, buffers.output_h, spec_.output_size());
+    if (spec_.has_c()) copy(buffers.input_c, buffers.output_c, spec_.num_units);
   } else {
     RnnProblem problem;
     problem.spec = spec_;

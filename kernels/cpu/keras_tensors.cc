@@ -71,20 +71,17 @@ void Move(const KerasTensor& place, bool to_params, T* tensor, T* params,
 }  // namespace
 
 RnnStatus CpuBackend::MoveKerasTensors(const KerasLayout& layout,
-                                       size_t item_bytes, bool to_params,
+                                       RnnDataType dtype, bool to_params,
                                        const std::vector<void*>& tensors,
                                        void* params) {
   auto next = tensors.begin();
   for (const KerasTensor& place : layout.tensors()) {
     void* const tensor = *next++;
-    const auto move = [&](auto number) {
+    WithStorageType(dtype, [&](auto number) {
       using T = decltype(number);
       Move(place, to_params, static_cast<T*>(tensor), static_cast<T*>(params),
            threads_);
-    };
-    item_bytes == sizeof(double)  ? move(double())
-    : item_bytes == sizeof(float) ? move(float())
-                                  : move(uint16_t());
+    });
   }
   return {};
 }

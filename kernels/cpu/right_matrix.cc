@@ -1,6 +1,7 @@
 #include "kernels/cpu/right_matrix.h"
 
 #include <algorithm>
+#include <cassert>
 #include <type_traits>
 
 #include "kernels/cpu/scratch_array.h"
@@ -42,6 +43,8 @@ RightMatrix<T>::RightMatrix(int64_t depth, int64_t cols, bool bfloat16,
                             const Source& source, Arena* arena,
                             Schedule* schedule)
     : depth_(depth), cols_(cols), bfloat16_(bfloat16) {
+  assert(!bfloat16 || (std::is_same_v<T, float>));
+  assert(PanelCols() <= kPackedCols<T>);
   const int64_t size = (bfloat16 ? PaddedDepth(depth) : depth) * PaddedCols();
   data_ = bfloat16 ? static_cast<void*>(arena->Take<uint16_t>(size))
                    : arena->Take<T>(size);

@@ -31,14 +31,10 @@ constexpr int64_t kAhead = 16;
 // in.
 template <typename Body>
 void Dispatch(RnnDataType dtype, const Body& body) {
-  switch (dtype) {
-    case RnnDataType::kFloat64:
-      return body(double());
-    case RnnDataType::kFloat32:
-    case RnnDataType::kFloat16:
-    case RnnDataType::kBfloat16:
-      return body(float());
-  }
+  WithStorageType(dtype, [&](auto number) {
+    body(std::conditional_t<std::is_floating_point_v<decltype(number)>,
+                            decltype(number), float>());
+  });
 }
 
 // Returns null if data of this type are computed with as they are.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <exception>
 #include <iterator>
 #include <memory>
@@ -185,7 +186,10 @@ void Schedule::AddTogether(const std::function<void()>& add) {
                             std::make_move_iterator(entries_.end()));
   entries_.resize(first);
   int64_t chunks = 0;
-  for (const Entry& phase : phases) chunks += phase.chunks;
+  for (const Entry& phase : phases) {
+    assert(phase.repeats == 1);  // Lanes have 0.
+    chunks += phase.chunks;
+  }
   if (chunks == 0) return;
   Add(1, chunks, [phases = std::move(phases)](int64_t repeat, int64_t chunk) {
     for (const Entry& phase : phases) {

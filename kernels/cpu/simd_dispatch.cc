@@ -1,8 +1,14 @@
+#include "kernels/cpu/simd_kernels.h"
+
+#ifdef CRNN_HAS_AMX
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <cstdlib>
 #include <cstring>
 #include <vector>
-
-#include "kernels/cpu/simd_kernels.h"
 
 namespace cudnn_rnn_tf {
 
@@ -20,9 +26,8 @@ namespace avx512bf16 {
 const SimdTable& Table();
 }
 namespace amx {
-bool CanRun();
 const SimdTable& Table();
-}  // namespace amx
+}
 #endif
 
 namespace {
@@ -43,7 +48,9 @@ const SimdTable* Choose() {
   // The compiler's flag for BF16 implies BW.
   if (has_avx512 && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512bf16")) {
+#ifdef CRNN_HAS_AMX
     if (HasAmx()) candidates.push_back({"amx", amx::Table});
+#endif
     candidates.push_back({"avx512bf16", avx512bf16::Table});
   }
   if (has_avx512) candidates.push_back({"avx512", avx512::Table});
@@ -61,8 +68,18 @@ const SimdTable* Choose() {
 }  // namespace
 
 bool HasAmx() {
-#ifdef CRNN_SIMD_X86
-  return amx::CanRun();
+#ifdef CRNN_HAS_AMX
+  // Linux does not allow the registers unasked, since each thread then has 8
+  // KiB more to save, and it refuses if it does not know them itself.
+  static const bool is_allowed = [] {
+    unsigned eax, ebx, ecx, edx;
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
+    constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+    if ((edx & kAmxBf16) == 0 || (edx & kAmxTile) == 0) return false;
+    constexpr int kRequestPermission = 0x1023, kTileData = 18;
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
+  return is_allowed;
 #else
   return false;
 #endif

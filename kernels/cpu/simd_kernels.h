@@ -4,6 +4,10 @@
 
 #include <cstdint>
 
+#if defined(__x86_64__) && defined(__linux__) && __has_include(<amxbf16intrin.h>)
+#define CRNN_HAS_AMX
+#endif
+
 namespace cudnn_rnn_tf {
 
 // Two numbers that are neighbours along the depth of a product.

@@ -33,7 +33,7 @@ class GpuBackend : public RnnBackend {
   // These need CUDA's compiler.
   RnnStatus ReadMask(const RnnMask& mask, const MaskedSteps& found) override;
   RnnStatus MoveSteps(const StepMove& move) override;
-  RnnStatus MoveKerasTensors(const KerasLayout& layout, size_t item_bytes,
+  RnnStatus MoveKerasTensors(const KerasLayout& layout, RnnDataType dtype,
                              bool to_params, const std::vector<void*>& tensors,
                              void* params) override;
 

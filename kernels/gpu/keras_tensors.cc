@@ -11,12 +11,12 @@
 namespace cudnn_rnn_tf {
 
 RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout& layout,
-                                       size_t item_bytes, bool to_params,
+                                       RnnDataType dtype, bool to_params,
                                        const std::vector<void*>& tensors,
                                        void* params) {
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
   std::vector<std::string> macros = {"UNIT_BYTES=" +
-                                     std::to_string(item_bytes)};
+                                     std::to_string(SizeOf(dtype))};
   if (to_params) macros.push_back("TO_PARAMS");
   CompiledKernel kernel;
   CRNN_RETURN_IF_ERROR(

@@ -217,7 +217,7 @@ class CallBuffers {
     for (size_t i = 0; i < layout.tensors().size(); ++i) {
       tensors.push_back(call.to_params ? arg(i) : result(i));
     }
-    return backend->MoveKerasTensors(layout, SizeOf(call.dtype), call.to_params,
+    return backend->MoveKerasTensors(layout, call.dtype, call.to_params,
                                      tensors,
                                      call.to_params ? result(0) : arg(0));
   }

@@ -13,7 +13,7 @@ RnnStatus GpuBackend::ReadMask(const RnnMask&, const MaskedSteps&) {
   return {};
 }
 RnnStatus GpuBackend::MoveSteps(const StepMove&) { return {}; }
-RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout&, size_t, bool,
+RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout&, RnnDataType, bool,
                                        const std::vector<void*>&, void*) {
   return {};
 }
