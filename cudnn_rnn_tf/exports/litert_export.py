@@ -40,8 +40,8 @@ def export_litert(
             `[tf.lite.Optimize.DEFAULT]` for weights in 8 bits.
 
     Raises:
-        TypeError: if `model` is no Keras model, `batch_size` no integer, or `optimizations` holds
-            something else.
+        TypeError: if `model` is no Keras model, `batch_size` no integer, or `optimizations` or
+            `input_signature` holds something else.
         ValueError: if it is not built, if `path` ends otherwise, if `batch_size` is not positive,
             or if something in the model has no equivalent in LiteRT.
         FileExistsError: if `path` exists.
@@ -62,7 +62,7 @@ def export_litert(
                 spec.dtype,
                 spec.name,
             ),
-            list(input_signature or input_signature_of(copy)),
+            list(input_signature_of(copy, input_signature)),
         )
         saved = os.path.join(directory, "saved_model")
         portable.export_portable(copy, saved, input_signature=signature)

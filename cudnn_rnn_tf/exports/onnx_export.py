@@ -61,7 +61,8 @@ def export_onnx(
         opset: the version of ONNX's operators, 13 or newer; None for the exporter's default.
 
     Raises:
-        TypeError: if `model` is no Keras model, or `opset` no integer.
+        TypeError: if `model` is no Keras model, `opset` no integer, or `input_signature` holds
+            something else.
         ValueError: if it is not built, if `path` ends otherwise, if `opset` is below 13, or if
             something in the model has no equivalent in ONNX.
         FileExistsError: if `path` exists.
@@ -74,7 +75,7 @@ def export_onnx(
     onnx = messages.load_package("onnx", "'cudnn_rnn_tf[onnx]'")
     register_handler()
     with export_copy(model, is_float32=True) as copy:
-        signature = input_signature or input_signature_of(copy)
+        signature = input_signature_of(copy, input_signature)
 
         def write(partial: pathlib.Path) -> None:
             with (

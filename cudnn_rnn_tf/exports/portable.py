@@ -12,7 +12,7 @@ from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.arguments import checked
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.exports import targets
-from cudnn_rnn_tf.keras.export_copies import unknown_steps_as_rows
+from cudnn_rnn_tf.keras.export_copies import check_signature, unknown_steps_as_rows
 from cudnn_rnn_tf.layers.rnn_layer import CudnnRNN
 from cudnn_rnn_tf.ops import step_by_step
 
@@ -42,7 +42,7 @@ def export_portable(
             package's layers, its inputs [B, T, I] ([T, B, I] time-major), `inputs`.
 
     Raises:
-        TypeError: if `model` is no Keras layer.
+        TypeError: if `model` is no Keras layer, or `input_signature` holds something else.
         ValueError: if it is not built, or it is another layer than this package's without an input
             signature, or `path` ends as a file of another format does (.keras, .tflite, …), or is
             a URL, or fused ops come into the SavedModel by a way that cannot be changed, such as a
@@ -54,6 +54,7 @@ def export_portable(
         raise TypeError(
             f"expected model to be a Keras model or layer, but received {type(model).__name__}"
         )
+    check_signature(input_signature)
     if not model.built:
         raise ValueError(f"expected {model.name!r} to be built, so that it has weights to export")
 

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -104,12 +104,26 @@ def _call_as_rows(layer: Any, inputs: Any, training: Any = None, mask: Any = Non
     return by_step
 
 
-def input_signature_of(model: keras.Model) -> list[Any]:
-    """Returns the shapes, types and names of a model's inputs.
+def check_signature(signature: Sequence[Any] | None) -> None:
+    """Raises a TypeError if an `input_signature` holds anything but shapes and types."""
+    for each in keras.tree.flatten(signature or []):
+        if not (hasattr(each, "shape") and hasattr(each, "dtype")):
+            raise TypeError(
+                "expected input_signature to hold shapes and types, such as "
+                f"tf.TensorSpec([1, None, 16]), but received {each!r}"
+            )
+
+
+def input_signature_of(model: keras.Model, given: Sequence[Any] | None) -> Sequence[Any]:
+    """Returns the shapes, types and names of a model's inputs: those given, if any, or its own.
 
     Raises:
-        ValueError: if its class does not say them.
+        TypeError: as `check_signature`.
+        ValueError: if nothing is given and the model's class does not say them.
     """
+    check_signature(given)
+    if given:
+        return given
     if isinstance(model, keras.Sequential):
         (inputs,) = model.inputs
     else:

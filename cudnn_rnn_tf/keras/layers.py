@@ -79,7 +79,9 @@ class RNN(ChecksKeywords, TakesLengths, CompiledByXla, keras.layers.RNN):
         sequences_shape: Sequence[int | None],
         initial_state_shape: Any = None,
     ) -> None:
-        for cell in cells_of(self):
+        if not (cells := cells_of(self)):
+            raise ValueError(f"expected cell of layer {self.name!r} to be cells, but received []")
+        for cell in cells:
             if isinstance(cell, CELLS):
                 ops.check_dtype(f"dtype of layer {self.name!r}", cell.compute_dtype)
         super().build(sequences_shape, initial_state_shape)

@@ -313,4 +313,8 @@ def test_wrong_arguments(tmp_path):
     dense.build((None, 3))
     with pytest.raises(ValueError, match="input_signature for layer"):
         crnn.export_portable(dense, tmp_path / "m")
+    model = keras.Sequential([keras.Input((5, 3)), keras.layers.LSTM(2)])
+    for export, ending in ((crnn.export_portable, ""), (crnn.export_litert, ".tflite")):
+        with pytest.raises(TypeError, match="expected input_signature to hold .* received 1"):
+            export(model, tmp_path / f"m{ending}", input_signature=[1])
     assert not list(tmp_path.iterdir())

@@ -132,3 +132,9 @@ def test_a_file_has_the_layer_and_its_cells(tmp_path):
         models = (model, fast, unstacked, loaded, stock)
         losses = [each.train_on_batch(inputs, inputs[:, 0, :1]) for each in models]
         np.testing.assert_allclose(losses, [losses[0]] * len(models), rtol=1e-5)
+
+
+def test_a_list_of_no_cells():
+    layer = drop_ins.RNN([], name="top")
+    with pytest.raises(ValueError, match="cell of layer 'top' .* received \\[\\]"):
+        layer(np.zeros((2, 3, 4), np.float32))
