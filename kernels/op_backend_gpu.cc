@@ -14,7 +14,6 @@
 #include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/graph_cache.h"
 #include "kernels/gpu/persistent/kernel.h"
-#include "kernels/never_destroyed.h"
 #include "kernels/op_backend.h"
 #include "kernels/tensorflow_versions.h"
 #include "tensorflow/core/framework/device_base.h"
@@ -51,8 +50,8 @@ std::unique_ptr<GpuBackend> MakeGpuBackend(GpuResources resources) {
     VLOG(1) << "cudnn_rnn_tf: " << text;
   };
   resources.warn = [](const std::string& text) {
-    static NeverDestroyed<std::mutex> mutex;
-    static NeverDestroyed<std::set<std::string>> warned;
+    static auto* const mutex = new std::mutex;
+    static auto* const warned = new std::set<std::string>;
     const std::lock_guard<std::mutex> lock(*mutex);
     if (warned->insert(text).second) LOG(WARNING) << "cudnn_rnn_tf: " << text;
   };

@@ -121,50 +121,41 @@ inline int64_t SizeOfAxis(int64_t axis, const RnnProblem& problem) {
                           : axis;
 }
 
-// Return the buffers of a pass besides lengths, seeds and memory. `input(i)`
+// Returns the buffers of a pass besides lengths, seeds and memory. `input(i)`
 // and `output(i)` are the addresses of the op's tensors, and `own_inputs` is
 // the number of inputs that both ops begin with. Of a backward pass, the
 // reserve space is left out.
-template <typename Address, typename Result>
-RnnForwardBuffers ForwardBuffersOf(const RnnProblem& problem,
-                                   const Address& input, int own_inputs,
-                                   const Result& output) {
-  RnnForwardBuffers buffers;
+template <typename Buffers, typename Address, typename Result>
+Buffers BuffersOf(const RnnProblem& problem, const Address& input,
+                  int own_inputs, const Result& output) {
+  Buffers buffers;
   buffers.input = input(kInput);
   buffers.input_h = input(kInputH);
   buffers.input_c = input(kInputC);
   buffers.params = input(kParams);
-  if (problem.has_resets) buffers.resets = input(own_inputs);
-  buffers.output = output(kOutput);
-  buffers.output_h = output(kOutputH);
-  buffers.output_c = output(kOutputC);
-  buffers.reserve_space = output(kReserveSpace);
-  if (problem.has_cell_sequences)
-    buffers.cell_sequences = output(kCellSequences);
-  return buffers;
-}
-template <typename Address, typename Result>
-RnnBackwardBuffers BackwardBuffersOf(const RnnProblem& problem,
-                                     const Address& input, int own_inputs,
-                                     const Result& output) {
-  RnnBackwardBuffers buffers;
-  buffers.input = input(kInput);
-  buffers.input_h = input(kInputH);
-  buffers.input_c = input(kInputC);
-  buffers.params = input(kParams);
-  int last = own_inputs + kNumBackwardInputs;
+  int last = own_inputs + (kIsForward<Buffers> ? 0 : kNumBackwardInputs);
   if (problem.has_resets) buffers.resets = input(last++);
-  if (problem.has_cell_sequences) {
-    buffers.cell_sequences_backprop = input(last);
+  if constexpr (kIsForward<Buffers>) {
+    buffers.output = output(kOutput);
+    buffers.output_h = output(kOutputH);
+    buffers.output_c = output(kOutputC);
+    buffers.reserve_space = output(kReserveSpace);
+    if (problem.has_cell_sequences) {
+      buffers.cell_sequences = output(kCellSequences);
+    }
+  } else {
+    if (problem.has_cell_sequences) {
+      buffers.cell_sequences_backprop = input(last);
+    }
+    buffers.output = input(own_inputs + kForwardOutput);
+    buffers.output_backprop = input(own_inputs + kOutputBackprop);
+    buffers.output_h_backprop = input(own_inputs + kOutputHBackprop);
+    buffers.output_c_backprop = input(own_inputs + kOutputCBackprop);
+    buffers.input_backprop = output(kInputBackprop);
+    buffers.input_h_backprop = output(kInputHBackprop);
+    buffers.input_c_backprop = output(kInputCBackprop);
+    buffers.params_backprop = output(kParamsBackprop);
   }
-  buffers.output = input(own_inputs + kForwardOutput);
-  buffers.output_backprop = input(own_inputs + kOutputBackprop);
-  buffers.output_h_backprop = input(own_inputs + kOutputHBackprop);
-  buffers.output_c_backprop = input(own_inputs + kOutputCBackprop);
-  buffers.input_backprop = output(kInputBackprop);
-  buffers.input_h_backprop = output(kInputHBackprop);
-  buffers.input_c_backprop = output(kInputCBackprop);
-  buffers.params_backprop = output(kParamsBackprop);
   return buffers;
 }
 

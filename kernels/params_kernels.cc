@@ -9,7 +9,6 @@
 #include "kernels/kept_results.h"
 #include "kernels/keras_layout.h"
 #include "kernels/kernel.h"
-#include "kernels/never_destroyed.h"
 #include "kernels/op_backend.h"
 #include "kernels/param_layout.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -77,7 +76,7 @@ class ToParamsOp : Conversion<Layout> {
       tensors.insert(tensors.end(), inputs.begin(), inputs.end());
     }
     TF_RETURN_IF_ERROR(this->CheckTensors(InputShapes{context}));
-    static NeverDestroyed<KeptResults<Tensor>> kept;
+    static auto* const kept = new KeptResults<Tensor>;
     const bool may_keep = may_keep_params_ && std::is_same_v<Device, CpuDevice>;
     std::optional<Tensor> params;
     const RnnSpec& spec = this->spec();

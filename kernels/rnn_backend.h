@@ -190,7 +190,7 @@ RnnStatus NarrowLengths(const int64_t* lengths, const RnnProblem& problem,
 // size, H the number of units, L the number of layers and D the number of
 // directions. Time-major sequences are [T, B, n] and states [L * D, B, n];
 // batch-major sequences are [B, T, n] and states [B, L * D, n].
-struct RnnForwardBuffers {
+struct RnnBuffers {
   const void* input = nullptr;    // n = I
   const void* input_h = nullptr;  // n = P
   const void* input_c = nullptr;  // n = H; LSTM only.
@@ -203,6 +203,10 @@ struct RnnForwardBuffers {
   // Dropout masks are a function of these two numbers and of a number's place.
   // cuDNN's function is another than everybody else's.
   uint64_t seed[2] = {0, 0};
+  void* reserve_space = nullptr;
+  void* workspace = nullptr;
+};
+struct RnnForwardBuffers : RnnBuffers {
   // The seed in device memory, for this package's kernels; null if it is above.
   const void* device_seed = nullptr;
 
@@ -211,44 +215,33 @@ struct RnnForwardBuffers {
   void* output_c = nullptr;  // n = H; LSTM only.
   // The last layer's c after each step, n = D * H, if the problem has it.
   void* cell_sequences = nullptr;
-  void* reserve_space = nullptr;
-  void* workspace = nullptr;
 };
-
-struct RnnBackwardBuffers {
-  const void* input = nullptr;
-  const void* input_h = nullptr;
-  const void* input_c = nullptr;
-  const void* params = nullptr;
-  RnnLengths sequence_lengths;
-  const void* resets = nullptr;
-  uint64_t seed[2] = {0, 0};
+struct RnnBackwardBuffers : RnnBuffers {
   const void* output = nullptr;
   const void* output_backprop = nullptr;
   const void* output_h_backprop = nullptr;
   const void* output_c_backprop = nullptr;
   const void* cell_sequences_backprop = nullptr;
-  void* reserve_space = nullptr;
 
   void* input_backprop = nullptr;  // Null if the problem has none.
   void* input_h_backprop = nullptr;
   void* input_c_backprop = nullptr;
   void* params_backprop = nullptr;
-  void* workspace = nullptr;
 };
+template <typename Buffers>
+inline constexpr bool kIsForward =
+    std::is_same_v<std::remove_const_t<Buffers>, RnnForwardBuffers>;
 
 // Calls visit(pointer) with each pointer to a tensor of a forward pass, or of a
 // backward pass, in this order.
 template <typename Buffers, typename Visit>
 constexpr void VisitTensors(Buffers& all, const Visit& visit) {
   const auto each = [&](auto&... pointers) { (visit(pointers), ...); };
-  if constexpr (std::is_same_v<std::remove_const_t<Buffers>,
-                               RnnForwardBuffers>) {
-    each(all.input, all.input_h, all.input_c, all.params, all.resets,
-         all.output, all.output_h, all.output_c, all.cell_sequences);
+  each(all.input, all.input_h, all.input_c, all.params, all.resets);
+  if constexpr (kIsForward<Buffers>) {
+    each(all.output, all.output_h, all.output_c, all.cell_sequences);
   } else {
-    each(all.input, all.input_h, all.input_c, all.params, all.resets,
-         all.output, all.output_backprop, all.output_h_backprop,
+    each(all.output, all.output_backprop, all.output_h_backprop,
          all.output_c_backprop, all.cell_sequences_backprop, all.input_backprop,
          all.input_h_backprop, all.input_c_backprop, all.params_backprop);
   }

@@ -11,7 +11,6 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/kept_results.h"
 #include "kernels/kernel.h"
-#include "kernels/never_destroyed.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_tensors.h"
 #include "kernels/rnn_attrs.h"
@@ -135,7 +134,7 @@ class ForwardOp : RnnOp {
       if (outputs[i] == nullptr) continue;
       backend->Prepare(DataOf(*outputs[i]), outputs[i]->TotalBytes());
     }
-    RnnForwardBuffers buffers = ForwardBuffersOf(
+    auto buffers = BuffersOf<RnnForwardBuffers>(
         plan->problem, [&](int i) { return DataOf(context->input(i)); },
         reader_.num_inputs(), [&](int i) { return DataOf(*outputs[i]); });
     buffers.sequence_lengths = run.sequence_lengths;
@@ -149,7 +148,7 @@ class ForwardOp : RnnOp {
   std::shared_ptr<const CpuPackedParams> KeptPacked(const Tensor& params,
                                                     const OpRun& run) const {
     using Packed = std::shared_ptr<const CpuPackedParams>;
-    static NeverDestroyed<KeptResults<Packed>> kept;
+    static auto* const kept = new KeptResults<Packed>;
     if (kIsGpu<Device>) return nullptr;
     kept->DropUnused();  // Training may have gone on with other weights.
     const RnnProblem& problem = run.problem;
@@ -253,8 +252,8 @@ class BackwardOp : RnnOp {
     const auto backprop = [&](int i) {
       return backprops[i] == nullptr ? nullptr : DataOf(*backprops[i]);
     };
-    RnnBackwardBuffers buffers =
-        BackwardBuffersOf(plan->problem, address, own_inputs, backprop);
+    auto buffers = BuffersOf<RnnBackwardBuffers>(plan->problem, address,
+                                                 own_inputs, backprop);
     TF_RETURN_IF_ERROR(status);
     buffers.sequence_lengths = run.sequence_lengths;
     std::copy_n(run.seed, 2, buffers.seed);

@@ -14,7 +14,6 @@
 #include "kernels/cpu/cpu_plan.h"
 #include "kernels/cpu/forward_pass.h"
 #include "kernels/cpu/rows.h"
-#include "kernels/never_destroyed.h"
 #include "kernels/plan_cache.h"
 
 namespace cudnn_rnn_tf {
@@ -25,7 +24,7 @@ template <typename Buffers>
 void RunPass(const CpuPlan& plan, const Division& division,
              const Buffers& buffers, const Threads& threads,
              const CpuPackedParams* packed, RnnBufferSizes* sizes) {
-  constexpr bool is_forward = std::is_same_v<Buffers, RnnForwardBuffers>;
+  constexpr bool is_forward = kIsForward<Buffers>;
   const RnnProblem& problem = plan.problem;
   Arena workspace(buffers.workspace);
   Arena reserve_arena(buffers.reserve_space);
@@ -124,7 +123,7 @@ std::shared_ptr<const RnnPlan> CpuBackend::MakePlan(
 RnnStatus CpuBackend::Plan(const RnnProblem& given, int /*choice*/,
                            RnnLengths* lengths,
                            std::shared_ptr<const RnnPlan>* plan) {
-  static NeverDestroyed<PlanCache> plans;
+  static auto* const plans = new PlanCache;
   RnnProblem problem = given;
   problem.algorithm = RnnAlgorithm::kAuto;
   if (problem.has_sequence_lengths && lengths != nullptr) {

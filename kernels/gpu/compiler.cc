@@ -9,7 +9,6 @@
 #include "kernels/gpu/compiled_code_cache.h"
 #include "kernels/gpu/device_limits.h"
 #include "kernels/maps.h"
-#include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -55,7 +54,7 @@ RnnStatus CompileLibrary(const std::string& file,
                          const std::vector<std::string>& options,
                          CUlibrary* library) {
   using Name = std::pair<std::string, std::vector<std::string>>;
-  static NeverDestroyed<Known<Name, CUlibrary>> libraries;
+  static auto* const libraries = new Known<Name, CUlibrary>;
   const Name name(file, options);
   if (libraries->Find(name, library)) return {};
   std::string code, log;
@@ -176,7 +175,7 @@ RnnStatus CompileKernel(const std::string& file, const std::string& entry,
   // the driver and the compiler takes a good part of a launch's time.
   using Name =
       std::tuple<CUdevice, std::string, std::string, std::vector<std::string>>;
-  static NeverDestroyed<Known<Name, CompiledKernel>> kernels;
+  static auto* const kernels = new Known<Name, CompiledKernel>;
   const Name name(device, file, entry, macros);
   if (kernels->Find(name, kernel)) return {};
   CRNN_RETURN_IF_ERROR(LoadCompiler());

@@ -8,7 +8,6 @@
 
 #include "kernels/gpu/libraries.h"
 #include "kernels/maps.h"
-#include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -39,7 +38,7 @@ struct Imitation {
 };
 
 const Imitation& ImitationOfProcess() {
-  static NeverDestroyed<Imitation> imitation;
+  static auto* const imitation = new Imitation;
   return *imitation;
 }
 
@@ -86,7 +85,7 @@ RnnStatus ImitatedArchitecture(int* architecture) {
 }
 
 RnnStatus ReadLimits(DeviceLimits* limits) {
-  static NeverDestroyed<Known<CUdevice, DeviceLimits>> known;
+  static auto* const known = new Known<CUdevice, DeviceLimits>;
   CUdevice device;
   CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
   if (known->Find(device, limits)) return {};

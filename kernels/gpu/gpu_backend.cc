@@ -13,7 +13,6 @@
 
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/graph_cache.h"
-#include "kernels/never_destroyed.h"
 #include "kernels/plan_cache.h"
 
 namespace cudnn_rnn_tf {
@@ -24,8 +23,8 @@ constexpr unsigned char kNanByte = 0xFF;
 
 // The plans of a device.
 PlanCache& PlansOf(int device) {
-  static NeverDestroyed<std::mutex> mutex;
-  static NeverDestroyed<std::map<int, PlanCache>> caches;
+  static auto* const mutex = new std::mutex;
+  static auto* const caches = new std::map<int, PlanCache>;
   const std::lock_guard<std::mutex> lock(*mutex);
   return (*caches)[device];
 }

@@ -4,8 +4,6 @@
 #include <atomic>
 #include <map>
 
-#include "kernels/never_destroyed.h"
-
 namespace cudnn_rnn_tf {
 namespace {
 
@@ -14,8 +12,8 @@ std::atomic<int64_t> num_launches = 0;
 }  // namespace
 
 GraphCache& GraphCache::Of(int device) {
-  static NeverDestroyed<std::mutex> mutex;
-  static NeverDestroyed<std::map<int, GraphCache>> caches;
+  static auto* const mutex = new std::mutex;
+  static auto* const caches = new std::map<int, GraphCache>;
   const std::lock_guard<std::mutex> lock(*mutex);
   return (*caches)[device];
 }

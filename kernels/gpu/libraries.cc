@@ -8,8 +8,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/never_destroyed.h"
-
 namespace cudnn_rnn_tf {
 namespace {
 
@@ -204,23 +202,23 @@ RnnStatus LoadNvrtc() {
 }  // namespace
 
 RnnStatus LoadCudaDriver() {
-  static NeverDestroyed<Loading> loading;
+  static auto* const loading = new Loading;
   return loading->Once(LoadCuda);
 }
 
 RnnStatus LoadGpuLibraries() {
-  static NeverDestroyed<Loading> loading;
+  static auto* const loading = new Loading;
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
   return loading->Once(LoadCudnn);
 }
 
 RnnStatus LoadCompiler() {
-  static NeverDestroyed<Loading> loading;
+  static auto* const loading = new Loading;
   return loading->Once(LoadNvrtc, /*may_be_missing=*/true);
 }
 
 RnnStatus LoadKernelLibraries() {
-  static NeverDestroyed<Loading> loading;
+  static auto* const loading = new Loading;
   CRNN_RETURN_IF_ERROR(loading->Once(LoadCublas, /*may_be_missing=*/true));
   return LoadCompiler();
 }

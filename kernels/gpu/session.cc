@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "kernels/gpu/cudnn/description.h"
-#include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -43,7 +42,7 @@ RnnStatus Session::MakeCaptureHandles(Handles* handles) {
 }
 
 SessionPool& SessionPool::Instance() {
-  static NeverDestroyed<SessionPool> pool;
+  static auto* const pool = new SessionPool;
   return *pool;
 }
 

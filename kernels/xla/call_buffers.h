@@ -190,25 +190,17 @@ class CallBuffers {
                 "those of this call; compile it again, by another tf.function "
                 "or without the cache that it was read from"};
   }
-  // The arguments of a forward pass are Forward's inputs; the results are its
-  // outputs and a workspace.
-  RnnForwardBuffers OfForward(const XlaPass& pass) const {
-    RnnForwardBuffers buffers = ForwardBuffersOf(
-        pass.problem, [&](int i) { return arg(i); },
-        kSeed + (pass.problem.has_seed ? 1 : 0),
-        [&](int i) { return result(i); });
-    buffers.workspace = result(WorkspaceOf(pass.problem));
-    return buffers;
-  }
-  // The arguments of a backward pass are Backward's inputs; the results are its
-  // outputs, the reserve space (in its argument's memory) and a workspace.
-  RnnBackwardBuffers OfBackward(const XlaPass& pass) const {
-    RnnBackwardBuffers buffers = BackwardBuffersOf(
-        pass.problem, [&](int i) { return arg(i); },
-        kSeed + (pass.problem.has_seed ? 1 : 0),
-        [&](int i) { return result(i); });
-    buffers.reserve_space = result(kUsedReserveSpace);
-    buffers.workspace = result(kBackwardWorkspace);
+  // The arguments of a pass are its op's inputs; the results are its outputs,
+  // of a backward pass the reserve space (in its argument's memory), and a
+  // workspace.
+  template <typename Buffers>
+  Buffers Of(const RnnProblem& problem) const {
+    auto buffers = BuffersOf<Buffers>(
+        problem, [&](int i) { return arg(i); },
+        kSeed + (problem.has_seed ? 1 : 0), [&](int i) { return result(i); });
+    if (!kIsForward<Buffers>) buffers.reserve_space = result(kUsedReserveSpace);
+    buffers.workspace =
+        result(kIsForward<Buffers> ? WorkspaceOf(problem) : kBackwardWorkspace);
     return buffers;
   }
   RnnStatus Run(const XlaKerasTensors& call, RnnBackend* backend) const {

@@ -152,8 +152,10 @@ struct Handlers {
         }
         return (place.backend.get()->*run_pass)(*plan, buffers);
       };
-      return is_backward ? run(given.OfBackward(pass), &RnnBackend::Backward)
-                         : run(given.OfForward(pass), &RnnBackend::Forward);
+      return is_backward ? run(given.Of<RnnBackwardBuffers>(pass.problem),
+                               &RnnBackend::Backward)
+                         : run(given.Of<RnnForwardBuffers>(pass.problem),
+                               &RnnBackend::Forward);
     });
   }
 };

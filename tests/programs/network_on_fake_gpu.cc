@@ -278,8 +278,8 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
     if (i < kMore) return tensors[i];
     return i == kMore && resets != nullptr ? resets : tensors[15];
   };
-  RnnForwardBuffers buffers =
-      ForwardBuffersOf(problem, input, kMore, [&](int i) {
+  auto buffers =
+      BuffersOf<RnnForwardBuffers>(problem, input, kMore, [&](int i) {
         return i == kReserveSpace
                    ? reserve.data()
                    : tensors[i == kCellSequences ? 14 : kOwn + i];
@@ -301,7 +301,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   const RnnBufferSizes& other_sizes = of_backward->sizes();
   Check(other_sizes.reserve_space == sizes.reserve_space, "what both share");
   Memory backward(other_sizes.backward_workspace);
-  RnnBackwardBuffers gradients = BackwardBuffersOf(
+  auto gradients = BuffersOf<RnnBackwardBuffers>(
       problem, input, kOwn, [&](int i) { return tensors[10 + i]; });
   gradients.sequence_lengths = buffers.sequence_lengths;
   gradients.reserve_space = reserve.data();

@@ -7,7 +7,6 @@
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/compiler.h"
 #include "kernels/maps.h"
-#include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
 namespace persistent {
@@ -19,7 +18,7 @@ constexpr int kPortableCluster = 8;
 
 // A text for each kernel that was used, and why it failed if it did.
 Known<std::string, std::string>& Texts() {
-  static NeverDestroyed<Known<std::string, std::string>> texts;
+  static auto* const texts = new Known<std::string, std::string>;
   return *texts;
 }
 
