@@ -21,12 +21,17 @@ namespace {
 // A number of such bytes is NaN in every type.
 constexpr unsigned char kNanByte = 0xFF;
 
-// The plans of a device.
-PlanCache& PlansOf(int device) {
+// What a device keeps from call to call.
+struct DeviceState {
+  PlanCache plans;
+  GraphCache graphs;
+  SessionPool sessions;
+};
+DeviceState& StateOf(int device) {
   static auto* const mutex = new std::mutex;
-  static auto* const caches = new std::map<int, PlanCache>;
+  static auto* const states = new std::map<int, DeviceState>;
   const std::lock_guard<std::mutex> lock(*mutex);
-  return (*caches)[device];
+  return (*states)[device];
 }
 
 }  // namespace
@@ -39,14 +44,13 @@ GpuBackend::GpuBackend(GpuResources resources, const GpuOptions& options)
 
 GpuBackend::~GpuBackend() {
   if (session_ != nullptr) {
-    SessionPool::Instance().Return(resources_.device, stream(),
-                                   std::move(session_));
+    StateOf(resources_.device).sessions.Return(std::move(session_));
   }
 }
 
 Session* GpuBackend::session() {
   if (session_ == nullptr) {
-    session_ = SessionPool::Instance().Take(resources_.device, stream());
+    session_ = StateOf(resources_.device).sessions.Take(stream());
   }
   return session_.get();
 }
@@ -61,7 +65,7 @@ RnnStatus GpuBackend::Find(const RnnProblem& problem, int choice,
     AppendTo(&key, number);
     return key;
   };
-  PlanCache& plans = PlansOf(resources_.device);
+  PlanCache& plans = StateOf(resources_.device).plans;
   const std::string key = key_of(choice);
   PlanCache::Made made;
   if (!plans.Find(key, &made)) {
@@ -175,7 +179,7 @@ bool GpuBackend::Replay(const GpuPlan& plan, const Buffers& buffers,
         recording);
   };
   pass.log = resources_.log;
-  return GraphCache::Of(resources_.device).Replay(pass);
+  return StateOf(resources_.device).graphs.Replay(pass);
 }
 
 RnnStatus GpuBackend::MakeHandles(const GpuPlan& plan) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -10,13 +9,6 @@ namespace {
 std::atomic<int64_t> num_launches = 0;
 
 }  // namespace
-
-GraphCache& GraphCache::Of(int device) {
-  static auto* const mutex = new std::mutex;
-  static auto* const caches = new std::map<int, GraphCache>;
-  const std::lock_guard<std::mutex> lock(*mutex);
-  return (*caches)[device];
-}
 
 int64_t GraphCache::NumLaunches() { return num_launches; }
 

@@ -37,8 +37,6 @@ struct ReplayablePass {
 // longer to enqueue, kernel by kernel, than the GPU to run.
 class GraphCache {
  public:
-  static GraphCache& Of(int device);
-
   // Launches the pass's graph, if it has one. Otherwise, returns false, and the
   // caller must enqueue the pass. So it must while the pass's stream is being
   // captured, since that capture gets the kernels themselves.

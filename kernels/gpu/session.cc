@@ -41,16 +41,11 @@ RnnStatus Session::MakeCaptureHandles(Handles* handles) {
   return {};
 }
 
-SessionPool& SessionPool::Instance() {
-  static auto* const pool = new SessionPool;
-  return *pool;
-}
-
-std::unique_ptr<Session> SessionPool::Take(int device, CUstream stream) {
+std::unique_ptr<Session> SessionPool::Take(CUstream stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (size_t i = idle_.size(); i-- > 0;) {
-    if (idle_[i].device != device || idle_[i].stream != stream) continue;
-    std::unique_ptr<Session> session = std::move(idle_[i].session);
+    if (idle_[i]->handles().stream != stream) continue;
+    std::unique_ptr<Session> session = std::move(idle_[i]);
     idle_.erase(idle_.begin() + static_cast<std::ptrdiff_t>(i));
     return session;
   }
@@ -60,10 +55,9 @@ std::unique_ptr<Session> SessionPool::Take(int device, CUstream stream) {
 
 // Destructors call this. It does not throw, since there is room for all
 // sessions.
-void SessionPool::Return(int device, CUstream stream,
-                         std::unique_ptr<Session> session) {
+void SessionPool::Return(std::unique_ptr<Session> session) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  idle_.push_back({device, stream, std::move(session)});
+  idle_.push_back(std::move(session));
 }
 
 }  // namespace cudnn_rnn_tf

@@ -32,25 +32,18 @@ class Session {
   CudnnHandle cudnn_, capture_cudnn_;
 };
 
-// Lends each caller a session of its own, so that threads enqueue work at the
-// same time, but for passes of cuDNN.
+// The sessions of a device. Each caller is lent one of its own, so that threads
+// enqueue work at the same time, but for passes of cuDNN.
 class SessionPool {
  public:
-  static SessionPool& Instance();
-
-  std::unique_ptr<Session> Take(int device, CUstream stream);
-  void Return(int device, CUstream stream, std::unique_ptr<Session> session);
+  std::unique_ptr<Session> Take(CUstream stream);
+  void Return(std::unique_ptr<Session> session);
 
  private:
-  struct Idle {
-    int device;
-    CUstream stream;
-    std::unique_ptr<Session> session;
-  };
-
   std::mutex mutex_;
   size_t num_sessions_ = 0;
-  std::vector<Idle> idle_;  // The most recently used comes last.
+  // The most recently used comes last.
+  std::vector<std::unique_ptr<Session>> idle_;
 };
 
 }  // namespace cudnn_rnn_tf

@@ -119,10 +119,6 @@ RnnStatus Recording::Make(CUstream stream,
         "the stream of a capture");
   return enqueue();
 }
-GraphCache& GraphCache::Of(int) {
-  static GraphCache cache;
-  return cache;
-}
 bool GraphCache::Replay(const ReplayablePass& pass) {
   last_key = pass.key;
   if (!captures) return false;

@@ -69,8 +69,8 @@ void Compile(int use) {
 
 void UseSessions(int use) {
   const CUstream stream = reinterpret_cast<CUstream>(uintptr_t{1} + use % 2);
-  SessionPool& pool = SessionPool::Instance();
-  pool.Return(0, stream, pool.Take(0, stream));
+  static SessionPool pool;
+  pool.Return(pool.Take(stream));
 }
 
 void UsePlans(int use) {

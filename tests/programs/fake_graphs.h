@@ -133,7 +133,6 @@ inline std::atomic<int> num_execs = 0, num_graphs = 0, num_captures = 0,
 inline std::atomic<int> num_rewritten = 0;  // Nodes of executable graphs.
 inline Exec launched;                       // What ran last.
 inline bool only_counts = false;  // Then passes are counted, but not compared.
-inline int device = 0;
 
 // Whether the last launch's work is compared: that of the first hundred, and
 // after these of every sixteenth, since comparing takes most of the time.
