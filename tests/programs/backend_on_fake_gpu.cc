@@ -150,7 +150,8 @@ Estimate Network::EstimateCycles(const RnnProblem& problem, bool,
 }
 RnnStatus Network::Create(const RnnProblem&, bool, const DeviceLimits&,
                           Estimate* estimate,
-                          std::unique_ptr<const Engine>* network) {
+                          std::unique_ptr<const Engine>* network,
+                          const LeastSizes&) {
   if (kernels == Kernels::kFail || kernels == Kernels::kFailOnce) {
     const bool is_final = kernels == Kernels::kFail;
     if (!is_final) kernels = Kernels::kFew;
@@ -163,7 +164,8 @@ RnnStatus Network::Create(const RnnProblem&, bool, const DeviceLimits&,
   return MakeFake({GpuEngine::kKernels}, network);
 }
 RnnStatus Network::CreateOfSteps(const RnnProblem&, bool,
-                                 std::unique_ptr<const Engine>* network) {
+                                 std::unique_ptr<const Engine>* network,
+                                 const LeastSizes&) {
   if (!has_steps) return {RnnStatus::Code::kUnimplemented, "no steps"};
   ++num_of_steps;
   return MakeFake({GpuEngine::kSteps}, network);

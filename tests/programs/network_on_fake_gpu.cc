@@ -237,8 +237,10 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   }
 
   // Half of the networks make inner layers' outputs anew, however small.
-  persistent::Auxiliary::least_units = problem.time_major ? 1 : 1024;
-  persistent::Auxiliary::least_bytes = 1;
+  persistent::LeastSizes least;
+  if (problem.time_major) least.remade_units = 1;
+  least.remade_bytes = 1;
+  least.halved_products = 1;
   static std::string message;
   std::unique_ptr<const Engine> network, of_backward;
   const auto create = [&](auto* network) -> RnnStatus {
@@ -247,7 +249,8 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
                                 /*cudnn=*/nullptr, network);
     }
     if (engine == 0) {
-      return persistent::Network::CreateOfSteps(problem, allows_tf32, network);
+      return persistent::Network::CreateOfSteps(problem, allows_tf32, network,
+                                                least);
     }
     DeviceLimits limits;
     CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
@@ -260,7 +263,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
     CRNN_RETURN_IF_ERROR(estimate.status);
     Check(engine != 3 || !estimate.forward.shape.is_cluster, "teams");
     return persistent::Network::Create(problem, allows_tf32, limits, &estimate,
-                                       network);
+                                       network, least);
   };
   message = create(&network).message;
   if (!message.empty()) return message.c_str();

@@ -99,7 +99,6 @@ const std::map<std::string, FakeKernel>& Kernels() {
       {"spread_inputs", ThreadOf(spread_inputs)},
       {"gather_inputs", ThreadOf(gather_inputs)},
       {"copy_steps", ThreadOf(copy_steps)},
-      {"shift_states", ThreadOf(shift_states)},
       {"add_first_products", ThreadOf(add_first_products)},
       {"store_last_states", ThreadOf(store_last_states)},
       {"add_gradients", ThreadOf(add_gradients)},
@@ -152,23 +151,28 @@ extern "C" bool run_kernel(const char* name, const unsigned int* grid,
   const std::string& found = kernel->first;
   const bool normalizes = CellType::kNorms > 0 &&
                           (found == "forward_step" || found == "backward_step");
-  const bool transposes =
-      found == "copy_steps" && *static_cast<const Index*>(parameters[5]) > 0;
+  const bool has_tiles =
+      found == "find_columns" || found == "halve_columns" || found == "unscale";
   const bool waits = found == "order_sequences" || found == "halve_rows" ||
                      found == "backward_step" || found == "project_step" ||
                      normalizes;
   for (unsigned int block = 0; block < grid[0]; ++block) {
     blockIdx.x = block;
     // To run all blocks so would take long.
-    are_coroutines = transposes || (normalizes && block % 4 == 1);
+    are_coroutines = has_tiles || (normalizes && block % 4 == 1);
     if (are_coroutines) {
       // Some threads take several units, and some take none.
-      blockDim = {transposes       ? grid[1]
+      blockDim = {has_tiles        ? grid[1]
                   : block % 8 == 1 ? 32u
                                    : min(grid[1], 64u),
                   1};
       FakeTeam(1, static_cast<int>(blockDim.x), 0, block)
-          .Run([&] { run_thread(parameters); }, blockIdx);
+          .Run(
+              [&] {
+                gridDim.x = grid[0];
+                run_thread(parameters);
+              },
+              blockIdx);
       continue;
     }
     blockDim = {waits ? 1 : grid[1], grid[2]};

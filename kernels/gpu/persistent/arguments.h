@@ -21,6 +21,19 @@ struct Sequences {
   const char* resets = nullptr;
 };
 
+// [rows, width], some numbers of each step: rows of `numbers` or, if they are
+// states after each step, those before it. These are first states, a row for
+// each sequence, where it begins, and zeros where it starts anew. What is past
+// the sequences' ends is zero if they have lengths.
+struct StepRows {
+  Sequences sequences;
+  const void* numbers;
+  long long pitch;  // The numbers from one row to the next.
+  int are_before = 0, is_reversed = 0;
+  const void* first = nullptr;
+  long long first_pitch = 0;
+};
+
 // Lengths that the host knows, as an argument of a kernel. An argument is
 // copied when the kernel is enqueued, so the host's memory may be freed then.
 // It may have at most four kilobytes.
@@ -182,9 +195,9 @@ struct StepBuffers {
 };
 
 // Of halves.cu: the numbers of a row that a thread has at the same time, and
-// the rows of a tile of columns.
+// the rows and columns of a tile.
 struct HalvedNumbers {
-  static constexpr int kOfThread = 16, kRowsOfTile = 32;
+  static constexpr int kOfThread = 16, kRowsOfTile = 32, kColumnsOfTile = 128;
 };
 
 // A pass is compared with an earlier one word by word. So there are no gaps,

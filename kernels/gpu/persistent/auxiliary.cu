@@ -93,14 +93,13 @@ extern "C" __global__ void gather_inputs(Index count, int units, int gates,
   }
 }
 
-// Copies rows, [rows, width], of what `row_of` returns the address, or null for
-// zeros. A warp takes a row.
-template <typename RowOf>
-static void CopyRows(Index rows, int width, const RowOf& row_of, Item* to) {
+// Copies numbers of steps, [rows, width]. A warp takes a row.
+extern "C" __global__ void copy_steps(const StepRows steps, Index rows,
+                                      int width, Item* to) {
   constexpr int kOfChunk = sizeof(Chunk) / sizeof(Item);
   const int lane = threadIdx.x % 32;
   for (Index row = FirstIndex() / 32; row < rows; row += IndexStep() / 32) {
-    const Item* const from = row_of(row);
+    const Item* const from = RowOf(steps, row);
     Item* const mine = to + row * width;
     const bool is_aligned =
         (reinterpret_cast<Index>(from) | reinterpret_cast<Index>(mine)) %
@@ -115,59 +114,6 @@ static void CopyRows(Index rows, int width, const RowOf& row_of, Item* to) {
       mine[i] = from == nullptr ? FromFloat(0.0f) : from[i];
     }
   }
-}
-
-// Copies them as [width, to_pitch]. Blocks have 256 threads.
-template <typename RowOf>
-static void TransposeRows(Index rows, int width, const RowOf& row_of,
-                          Index to_pitch, Item* to) {
-  __shared__ Item tile[32][33];
-  const Index across = (width + 31) / 32, tiles = across * ((rows + 31) / 32);
-  const int x = threadIdx.x % 32, first_y = threadIdx.x / 32;
-  for (Index i = blockIdx.x; i < tiles; i += gridDim.x) {
-    const Index first_row = i / across * 32;
-    const int first_column = static_cast<int>(i % across) * 32;
-    for (int y = first_y; y < 32; y += 8) {
-      if (first_row + y >= rows || first_column + x >= width) continue;
-      const Item* const from = row_of(first_row + y);
-      tile[y][x] = from == nullptr ? FromFloat(0.0f) : from[first_column + x];
-    }
-    __syncthreads();
-    for (int y = first_y; y < 32; y += 8) {
-      if (first_row + x < rows && first_column + y < width) {
-        to[(first_column + y) * to_pitch + first_row + x] = tile[x][y];
-      }
-    }
-    __syncthreads();
-  }
-}
-
-// Copies steps as one of these does, the second one if there is a to_pitch.
-// Past the sequences' ends, where `from` may hold anything, they are zeros.
-extern "C" __global__ void copy_steps(Sequences all, Index rows, int width,
-                                      Index pitch, const Item* from,
-                                      Index to_pitch, Item* to) {
-  const auto row_of = [&](Index row) {
-    const Step step = StepOfRow(all, row);
-    const bool exists =
-        all.lengths == nullptr || step.time < all.lengths[step.b];
-    return exists ? from + row * pitch : nullptr;
-  };
-  to_pitch == 0 ? CopyRows(rows, width, row_of, to)
-                : TransposeRows(rows, width, row_of, to_pitch, to);
-}
-
-// Copies the states before each step, which are zeros where a sequence starts
-// anew and past the sequences' ends. Rows of the states after each step are
-// `pitch` numbers apart, and the first states `stride`.
-extern "C" __global__ void shift_states(Sequences all, Index rows, int width,
-                                        bool is_reversed, const Item* states,
-                                        Index pitch, const Item* first,
-                                        Index stride, Item* to) {
-  const auto row_of = [&](Index row) {
-    return StateBefore(all, row, is_reversed, states, pitch, first, stride);
-  };
-  CopyRows(rows, width, row_of, to);
 }
 
 // The following are for layers with projections around the persistent kernels.
@@ -243,23 +189,31 @@ extern "C" __global__ void add_gradients(Sequences all, Index count, int width,
 
 // Computes the gradients of a direction's biases from the sums over sequences,
 // [rows, slots * units], with some sequences in each row. `recurrent_slot` is
-// the slot of the last gate's recurrent side. Blocks have 32 x 8 threads.
+// the slot of the last gate's recurrent side. Blocks have 32 x at most 32
+// threads.
 extern "C" __global__ void sum_biases(const Sum* sums, int rows, int units,
                                       int gates, int slots, int recurrent_slot,
                                       Item* input_bias, Item* recurrent_bias) {
-  __shared__ Sum parts[8][33];
+  __shared__ Sum parts[32][33];
   const int at = blockIdx.x * 32 + threadIdx.x, width = slots * units;
   Sum sum = 0.0f;
   if (at < width) {
-#pragma unroll 4
-    for (int row = threadIdx.y; row < rows; row += 8) {
-      sum += sums[static_cast<Index>(row) * width + at];
+    constexpr int kAtOnce = 8;
+    for (int row = threadIdx.y; row < rows; row += kAtOnce * blockDim.y) {
+      Sum some[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const Index each = row + static_cast<Index>(i) * blockDim.y;
+        some[i] = each < rows ? sums[each * width + at] : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) sum += some[i];
     }
   }
   parts[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y > 0 || at >= width) return;
-  for (int i = 1; i < 8; ++i) sum += parts[i][threadIdx.x];
+  for (unsigned i = 1; i < blockDim.y; ++i) sum += parts[i][threadIdx.x];
   const int slot = at / units, unit = at % units;
   if (slot < gates && input_bias != nullptr) {
     input_bias[slot * units + unit] = FromFloat(sum);

@@ -12,20 +12,37 @@
 namespace cudnn_rnn_tf {
 namespace persistent {
 
+// The least sizes of networks that gain by other ways to compute, measured on
+// an H200. Tests take smaller ones.
+struct LeastSizes {
+  // An h of inner layers that follows from its step's gates and c alone is not
+  // kept but computed again. In small layers, that would take a larger part of
+  // a pass, and there is memory enough.
+  int64_t remade_units = 1024, remade_bytes = int64_t{64} << 20;
+  // Products over all steps, in TF32, took half the time with operands in
+  // float16, and LSTMs of 256 to 1500 units 0.77 to 0.98 of the time in
+  // training. Making the operands takes longer than that saves if the largest
+  // matrix has few weights, or its product over all steps few multiplications:
+  // LSTMs of 64 units took 1.19 times as long, and of 256 units with 16
+  // sequences 1.01 times.
+  int64_t halved_weights = int64_t{1} << 17;
+  int64_t halved_products = int64_t{1} << 29;
+};
+
 // The small kernels of a problem, which auxiliary.cu describes. Whoever needs
 // one in a single place enqueues it by its name.
 struct Auxiliary : SmallKernels {
-  explicit Auxiliary(const RnnProblem& problem) : problem(problem) {}
+  Auxiliary(const RnnProblem& problem, const LeastSizes& least)
+      : problem(problem), least(least) {}
 
   // Gets the kernels, which are compiled unless that was done before, and
   // without which nothing else may be called.
   RnnStatus Compile() {
-    CRNN_RETURN_IF_ERROR(
-        Add("auxiliary.cu", {TypeOf(problem.dtype).macro},
-            {"store_lengths", "store_seed", "order_sequences", "apply_dropout",
-             "spread_inputs", "gather_inputs", "copy_steps", "shift_states",
-             "add_first_products", "store_last_states", "add_gradients",
-             "sum_biases", "add_parts"}));
+    CRNN_RETURN_IF_ERROR(Add(
+        "auxiliary.cu", {TypeOf(problem.dtype).macro},
+        {"store_lengths", "store_seed", "order_sequences", "apply_dropout",
+         "spread_inputs", "gather_inputs", "copy_steps", "add_first_products",
+         "store_last_states", "add_gradients", "sum_biases", "add_parts"}));
     if (!problem.is_training) return {};
     const auto macros = CellMacros(spec, problem.dtype);
     if (spec.num_proj > 0 || remakes_outputs) {
@@ -43,15 +60,10 @@ struct Auxiliary : SmallKernels {
                    static_cast<int>(width), static_cast<int>(layer), seed,
                    DropoutThreshold(spec.dropout), spec.dropout, from, to);
   }
-  // Copies steps, [rows, width], with zeros for padding. With a to_pitch, the
-  // copy is transposed, [width, to_pitch].
-  RnnStatus CopySteps(CUstream stream, const Sequences& sequences,
-                      int64_t width, int64_t pitch, const void* from,
-                      int64_t to_pitch, void* to) const {
-    const int64_t tiles = CeilDiv(rows, 32) * CeilDiv(width, 32);
-    return Enqueue("copy_steps", stream,
-                   GridOver(to_pitch == 0 ? rows * 32 : tiles * 256), sequences,
-                   rows, static_cast<int>(width), pitch, from, to_pitch, to);
+  RnnStatus CopySteps(CUstream stream, const StepRows& steps, int64_t width,
+                      void* to) const {
+    return Enqueue("copy_steps", stream, GridOver(rows * 32), steps, rows,
+                   static_cast<int>(width), to);
   }
   // Sums are floats or, in float64, doubles.
   RnnStatus AddParts(CUstream stream, int64_t count, int64_t num_parts,
@@ -71,11 +83,12 @@ struct Auxiliary : SmallKernels {
     const int64_t numbers = kind.num_vectors * units;
     const int64_t parts = std::max<int64_t>(
         1, std::min({kMostParts, rows / kFewestRows, kMostSums / numbers}));
+    const BackwardDirection& of = arguments.direction[direction];
     CRNN_RETURN_IF_ERROR(
         Enqueue("sum_vectors", stream, GridOver(parts * units),
-                Unordered(arguments.sequences), arguments.direction[direction],
-                static_cast<int>(direction), units, cell_stride, spec.cell_clip,
-                static_cast<int>(parts), sums));
+                StatesBefore(arguments.sequences, direction, of.cells, units,
+                             of.first_c, cell_stride),
+                of, units, spec.cell_clip, static_cast<int>(parts), sums));
     return AddParts(stream, numbers, parts, sums, to);
   }
 
@@ -83,8 +96,16 @@ struct Auxiliary : SmallKernels {
     sequences.order = nullptr;  // Row b of all buffers is sequence b's.
     return sequences;
   }
+  // The states before each step of a direction, from those after it.
+  static StepRows StatesBefore(const Sequences& sequences, int64_t direction,
+                               const void* states, int64_t pitch,
+                               const void* first, int64_t first_pitch) {
+    return {Unordered(sequences),        states, pitch,      /*are_before=*/1,
+            static_cast<int>(direction), first,  first_pitch};
+  }
 
   const RnnProblem& problem;
+  const LeastSizes least;
   const RnnSpec& spec = problem.spec;
   const CellKind& kind = spec.kind();
   // As kernels count. A unit has so many places in an array of gates.
@@ -94,16 +115,14 @@ struct Auxiliary : SmallKernels {
   const int gates = static_cast<int>(kind.num_gates);
   const int slots = static_cast<int>(kind.num_slots);
   const int64_t rows = int64_t{batch} * steps;
-  // Whether the outputs of inner layers are not kept: an h that follows from
-  // its step's gates and c alone is computed again. In small layers, that would
-  // take a larger part of a pass, and there is memory enough.
-  static inline int64_t least_units = 1024, least_bytes = int64_t{64} << 20;
+  // Whether the outputs of inner layers are not kept.
   const bool remakes_outputs =
       problem.is_training && spec.has_c() && kind.num_norms == 0 &&
-      spec.num_proj == 0 && !spec.has_zoneout() && units >= least_units &&
+      spec.num_proj == 0 && !spec.has_zoneout() &&
+      units >= least.remade_units &&
       (spec.num_layers - 1) * rows * spec.layer_output_size() *
               static_cast<int64_t>(SizeOf(problem.dtype)) >=
-          least_bytes;
+          least.remade_bytes;
 };
 
 }  // namespace persistent

@@ -8,12 +8,10 @@
 using cudnn_rnn_tf::persistent::HalvedNumbers;
 
 constexpr int kAtOnce = HalvedNumbers::kOfThread;
+constexpr int kColumns = HalvedNumbers::kColumnsOfTile;
 
-// Stores two neighbouring operands of a row. Rows begin at multiples of four
-// bytes.
-static void StorePair(Half* to, int at, float first, float second) {
-  reinterpret_cast<Word*>(to)[at / 2] =
-      ToHalf(first) | static_cast<Word>(ToHalf(second)) << 16;
+static Word PairOf(float first, float second) {
+  return ToHalf(first) | static_cast<Word>(ToHalf(second)) << 16;
 }
 
 // Halves rows of `width` floats and stores their powers, which are at least
@@ -58,91 +56,135 @@ extern "C" __global__ void halve_rows(int width, Index from_pitch,
     for (int i = 0; i < kAtOnce; i += 2) {
       const int at = place(first, i);
       if (at >= to_width) continue;
-      StorePair(to, at, scale * values[i], scale * values[i + 1]);
+      reinterpret_cast<Word*>(to)[at / 2] =
+          PairOf(scale * values[i], scale * values[i + 1]);
     }
   }
 }
 
-// Calls use(row, column, values) with what load(row, column) returns for
-// `kWide` columns, for some rows, and then done(column), until the launch has
-// used all of [rows, width].
-template <int kWide, typename Load, typename Use, typename Done>
-static void ForColumns(Index rows, int width, const Load& load, const Use& use,
-                       const Done& done) {
-  constexpr int kRows = HalvedNumbers::kRowsOfTile, kRowsAtOnce = 8 / kWide;
-  const int of_block = blockDim.x * kWide;
-  const Index across = (width + of_block - 1) / of_block;
-  const Index tiles = across * ((rows + kRows - 1) / kRows);
-  for (Index tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const int column =
-        static_cast<int>(tile % across) * of_block + threadIdx.x * kWide;
-    if (column >= width) continue;
-    const Index end = min(rows, (tile / across + 1) * kRows);
-    for (Index row = tile / across * kRows; row < end; row += kRowsAtOnce) {
-      float values[kRowsAtOnce][kWide];
+// Four neighbouring floats of a row.
+struct alignas(16) Quad {
+  float of[4];
+};
+
+// A row of a matrix, null if it has zeros, and the factor of its numbers.
+struct ScaledRow {
+  const float* numbers;
+  float factor;
+};
+
+// A matrix, [rows, width], is divided into tiles. A block, of 256 threads,
+// takes tiles of the same columns, of which each thread has four.
+static int TilesAcross(int width) { return (width + kColumns - 1) / kColumns; }
+static int ColumnOfThread(int width) {
+  return static_cast<int>(blockIdx.x) % TilesAcross(width) * kColumns +
+         static_cast<int>(threadIdx.x) % 32 * 4;
+}
+
+// Calls use(row, quad, factor) for the thread's columns of some rows, until the
+// launch has used the whole matrix. The factor is that of row_of(row); zeros
+// follow the columns.
+template <typename RowOf, typename Use>
+static void ForQuads(Index rows, int width, const RowOf& row_of,
+                     const Use& use) {
+  constexpr int kRows = HalvedNumbers::kRowsOfTile, kWarps = 8;
+  __shared__ ScaledRow of_tile[kRows];
+  const int across = TilesAcross(width), column = ColumnOfThread(width);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const Index at_once = gridDim.x / across * kRows;
+  for (Index tile = blockIdx.x / across * kRows; tile < rows; tile += at_once) {
+    __syncthreads();  // The rows of the tile before have been read.
+    if (warp == 0 && tile + lane < rows) of_tile[lane] = row_of(tile + lane);
+    __syncthreads();
+    Quad quads[kRows / kWarps] = {};
 #pragma unroll
-      for (int i = 0; i < kRowsAtOnce * kWide; ++i) {
-        const bool exists = row + i / kWide < end && column + i % kWide < width;
-        values[i / kWide][i % kWide] =
-            exists ? load(row + i / kWide, column + i % kWide) : 0.0f;
+    for (int i = 0; i < kRows / kWarps; ++i) {
+      const int row = i * kWarps + warp;
+      if (tile + row >= rows || of_tile[row].numbers == nullptr) continue;
+      const float* const from = of_tile[row].numbers + column;
+      if (column + 4 <= width &&
+          reinterpret_cast<Index>(from) % sizeof(Quad) == 0) {
+        quads[i] = *reinterpret_cast<const Quad*>(from);
+        continue;
       }
 #pragma unroll
-      for (int i = 0; i < kRowsAtOnce; ++i) {
-        if (row + i < end) use(row + i, column, values[i]);
+      for (int j = 0; j < 4; ++j) {
+        if (column + j < width) quads[i].of[j] = from[j];
       }
     }
-    done(column);
+#pragma unroll
+    for (int i = 0; i < kRows / kWarps; ++i) {
+      const int row = i * kWarps + warp;
+      if (tile + row >= rows || column >= width) continue;
+      use(tile + row, quads[i], of_tile[row].factor);
+    }
   }
 }
 
-// Returns a float that is to be halved by columns: 0 past the ends of sequences
-// that have lengths, and multiplied by its row's factor if there are any.
-static float LoadOfColumn(const Sequences& all, const float* from, Index at,
-                          Index row, const float* factors) {
-  if (all.lengths != nullptr) {
-    const Step step = StepOfRow(all, row);
-    if (step.time >= all.lengths[step.b]) return 0.0f;
+// Returns what of(i) says of the thread's columns. It is not used of those
+// behind the last one.
+template <typename Of>
+static Quad OfColumns(int width, const Of& of) {
+  Quad quad;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    quad.of[j] = of(min(ColumnOfThread(width) + j, width - 1));
   }
-  return factors == nullptr ? from[at] : from[at] * factors[row];
+  return quad;
 }
 
-// Finds the largest magnitude in each column of [rows, width], whose rows are
-// `pitch` numbers apart. `largest` holds zeros before.
-extern "C" __global__ void find_columns(Sequences all, Index rows, int width,
-                                        Index pitch,
-                                        const float* __restrict__ from,
-                                        const float* __restrict__ factors,
+// The rows that are halved by columns. They are multiplied by `factors` first,
+// unless these are null.
+static auto RowsToHalve(const StepRows& from, const float* factors) {
+  return [=](Index row) -> ScaledRow {
+    return {RowOf(from, row), factors == nullptr ? 1.0f : factors[row]};
+  };
+}
+
+// Finds the largest magnitude in each column. `largest` holds zeros before.
+extern "C" __global__ void find_columns(const StepRows from, Index rows,
+                                        int width, const float* factors,
                                         Word* largest) {
-  Word mine = 0;
-  ForColumns<1>(
-      rows, width,
-      [&](Index row, int column) {
-        return LoadOfColumn(all, from, row * pitch + column, row, factors);
-      },
-      [&](Index, int, const float* value) {
-        mine = max(mine, MagnitudeOf(*value));
-      },
-      [&](int column) {
-        atomicMax(largest + column, mine);
-        mine = 0;
-      });
+  __shared__ Word of_block[kColumns];
+  if (threadIdx.x < kColumns) of_block[threadIdx.x] = 0;
+  Word mine[4] = {};
+  ForQuads(rows, width, RowsToHalve(from, factors),
+           [&](Index, const Quad& quad, float factor) {
+#pragma unroll
+             for (int j = 0; j < 4; ++j) {
+               mine[j] = max(mine[j], MagnitudeOf(factor * quad.of[j]));
+             }
+           });
+  __syncthreads();
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) atomicMax(of_block + lane * 4 + j, mine[j]);
+  __syncthreads();
+  const int column = ColumnOfThread(width) - lane * 4 + threadIdx.x;
+  if (threadIdx.x < kColumns && column < width) {
+    atomicMax(largest + column, of_block[threadIdx.x]);
+  }
 }
 
-// Halves the columns then.
-extern "C" __global__ void halve_columns(
-    Sequences all, Index rows, int width, Index pitch,
-    const float* __restrict__ from, const float* __restrict__ factors,
-    const Word* __restrict__ largest, Index to_pitch, Half* __restrict__ to) {
-  ForColumns<2>(
-      rows, width,
-      [&](Index row, int column) {
-        return ScaleOf(PowerOf(largest[column])) *
-               LoadOfColumn(all, from, row * pitch + column, row, factors);
-      },
-      [&](Index row, int column, const float* values) {
-        StorePair(to + row * to_pitch, column, values[0], values[1]);
-      },
-      [](int) {});
+// Halves the columns then. Rows of `to` begin at multiples of eight bytes.
+extern "C" __global__ void halve_columns(const StepRows from, Index rows,
+                                         int width, const float* factors,
+                                         const Word* largest, Index to_pitch,
+                                         Half* to) {
+  struct alignas(8) Pairs {
+    Word word[2];
+  };
+  const Quad scale =
+      OfColumns(width, [=](int i) { return ScaleOf(PowerOf(largest[i])); });
+  to += ColumnOfThread(width);
+  ForQuads(rows, width, RowsToHalve(from, factors),
+           [&](Index row, const Quad& quad, float factor) {
+             const auto number = [&](int j) {
+               return scale.of[j] * (factor * quad.of[j]);
+             };
+             *reinterpret_cast<Pairs*>(to + row * to_pitch) = {
+                 PairOf(number(0), number(1)), PairOf(number(2), number(3))};
+           });
 }
 
 // Divides products, [rows, width], by what their operands were multiplied by.
@@ -152,15 +194,30 @@ extern "C" __global__ void halve_columns(
 extern "C" __global__ void unscale(Index rows, int width, Index pitch,
                                    const float* of_rows, const Word* of_columns,
                                    const float* products, float* results) {
-  ForColumns<1>(
+  const int column = ColumnOfThread(width);
+  const Quad power =
+      OfColumns(width, [=](int i) { return PowerOf(of_columns[i]); });
+  ForQuads(
       rows, width,
-      [&](Index row, int column) {
-        return Unscaled(products[row * pitch + column],
-                        PowerOf(of_columns[column]),
-                        of_rows == nullptr ? 1.0f : of_rows[row]);
+      [=](Index row) -> ScaledRow {
+        return {products + row * pitch,
+                of_rows == nullptr ? 1.0f : of_rows[row]};
       },
-      [&](Index row, int column, const float* value) {
-        results[row * width + column] = *value;
-      },
-      [](int) {});
+      [&](Index row, const Quad& quad, float of_row) {
+        Quad unscaled;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          unscaled.of[j] = Unscaled(quad.of[j], power.of[j], of_row);
+        }
+        float* const to = results + row * width + column;
+        if (column + 4 <= width &&
+            reinterpret_cast<Index>(to) % sizeof(Quad) == 0) {
+          *reinterpret_cast<Quad*>(to) = unscaled;
+          return;
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          if (column + j < width) to[j] = unscaled.of[j];
+        }
+      });
 }

@@ -49,20 +49,18 @@ class Halves {
         std::min<int64_t>(CeilDiv(width, kWarp * numbers) * kWarp, kMost));
   }
   // Halves [rows, width] by columns. Rows are multiplied by `factors` first
-  // unless it is null; if `sequences` has lengths, what is past them is zero.
-  // `largest`, [width], keeps what the powers are made of.
-  RnnStatus Columns(CUstream stream, const Sequences& sequences, int64_t rows,
-                    int64_t width, int64_t pitch, const void* from,
-                    const float* factors, void* largest, int64_t to_pitch,
-                    void* to) const {
+  // unless it is null. `largest`, [width], keeps what the powers are made of.
+  RnnStatus Columns(CUstream stream, const StepRows& from, int64_t rows,
+                    int64_t width, const float* factors, void* largest,
+                    int64_t to_pitch, void* to) const {
     CRNN_RETURN_IF_ERROR(
         EnqueueFill(stream, largest, 0, width * sizeof(float)));
-    CRNN_RETURN_IF_ERROR(kernels_.Enqueue(
-        "find_columns", stream, GridOf(rows, width), sequences, rows,
-        static_cast<int>(width), pitch, from, factors, largest));
-    return kernels_.Enqueue("halve_columns", stream, GridOf(rows, width / 2),
-                            sequences, rows, static_cast<int>(width), pitch,
-                            from, factors, largest, to_pitch, to);
+    CRNN_RETURN_IF_ERROR(
+        kernels_.Enqueue("find_columns", stream, GridOf(rows, width), from,
+                         rows, static_cast<int>(width), factors, largest));
+    return kernels_.Enqueue("halve_columns", stream, GridOf(rows, width), from,
+                            rows, static_cast<int>(width), factors, largest,
+                            to_pitch, to);
   }
   // Divides products, [rows, width] with rows that are `pitch` numbers apart,
   // by the powers of their operands.
@@ -76,11 +74,12 @@ class Halves {
 
  private:
   static Grid GridOf(int64_t rows, int64_t width) {
-    constexpr int kThreads = 128;
-    constexpr int64_t kRows = HalvedNumbers::kRowsOfTile;
-    constexpr int64_t kMostBlocks = 4 * kMaxBlocksOfNumbers;
+    constexpr int kThreads = 256;
+    const int64_t across =
+        CeilDiv<int64_t>(width, HalvedNumbers::kColumnsOfTile);
     return {
-        std::min((width / kThreads + 1) * CeilDiv(rows, kRows), kMostBlocks),
+        across * std::min(CeilDiv<int64_t>(rows, HalvedNumbers::kRowsOfTile),
+                          CeilDiv(kMaxBlocksOfNumbers, across)),
         kThreads};
   }
 

@@ -19,20 +19,6 @@ constexpr int64_t kTileSize = 64, kMostTiles = 128;
 // 5,000 rows; larger ones gain nothing.
 constexpr int64_t kNumbersOfExact = int64_t{1} << 20;
 
-// In TF32, without operands in float16, the gradients of matrices with at least
-// this many numbers are computed from a transposed input or h. Then cuBLAS can
-// read this operand along the sum, which is over the steps. On an H200, with
-// 512 units, that made the product 1.5 times as fast, and a backward pass 1.04
-// to 1.10 times; with fewer units, the transposition took as long as it saved.
-constexpr int64_t kTransposedWeights = int64_t{1} << 20;
-
-// On an H200, products over all steps took half of TF32's time with operands in
-// float16. Making the operands took longer than that saves if the largest
-// matrix has fewer weights than these, or half of them where its product over
-// all steps takes at least so many multiplications.
-constexpr int64_t kHalvedWeights = int64_t{1} << 21;
-constexpr int64_t kHalvedProducts = int64_t{3} << 31;
-
 }  // namespace
 
 LayerProducts::LayerProducts(const RnnProblem& problem, bool allow_tf32,
@@ -43,16 +29,10 @@ LayerProducts::LayerProducts(const RnnProblem& problem, bool allow_tf32,
   // A row of one unit's halved gates, which is padded, would reach its last
   // slot.
   if (problem_.dtype == RnnDataType::kFloat32 && allows_tf32_ &&
-      spec_.num_units > 1 &&
-      (weights >= kHalvedWeights ||
-       (2 * weights >= kHalvedWeights && rows_ * weights >= kHalvedProducts))) {
+      spec_.num_units > 1 && weights >= auxiliary_.least.halved_weights &&
+      rows_ * weights >= auxiliary_.least.halved_products) {
     halves_ = std::make_shared<Halves>();
   }
-}
-
-bool LayerProducts::IsTransposed(int64_t columns) const {
-  return problem_.dtype == RnnDataType::kFloat32 && allows_tf32_ && !halves_ &&
-         gate_rows_ * columns >= kTransposedWeights;
 }
 
 int64_t LayerProducts::WidestInput() const {
@@ -72,10 +52,6 @@ int64_t LayerProducts::WidestInput() const {
 int64_t LayerProducts::PartsOfSum(int64_t m, int64_t n) const {
   constexpr int64_t kFewestParts = 8, kFewestRows = 64;
   constexpr int64_t kFewestOfExact = 4, kFewestRowsOfExact = 512;
-  // The parts of an operand that is transposed are not some rows apart, but
-  // even one gate's products with it have more tiles.
-  static_assert(kMostTiles / kFewestParts * kTileSize * kTileSize <
-                kTransposedWeights / 4);
   const int64_t tiles = CeilDiv(m, kTileSize) * CeilDiv(n, kTileSize);
   const int64_t of_exact = is_exact() ? std::min(kNumbersOfExact / (m * n),
                                                  rows_ / kFewestRowsOfExact)
@@ -142,14 +118,8 @@ BackwardProducts::BackwardProducts(const LayerProducts& all, Arena* arena)
       sum * std::max(is_exact() ? kNumbersOfExact
                                 : kMostTiles * kTileSize * kTileSize,
                      spec_.kind().num_vectors * spec_.num_units));
+  if (!halves_) return;
   const int64_t widest = std::max(WidestInput(), spec_.output_size());
-  if (!halves_) {
-    const int64_t numbers =
-        IsTransposed(widest) ? TransposedPitch() * widest : 0;
-    operand_ = arena->Take<char>(numbers *
-                                 static_cast<int64_t>(SizeOf(problem_.dtype)));
-    return;
-  }
   // A GRU that resets before has something else in its gates' second half.
   if (spec_.resets_before() || gates_pitch_ < Halves::Pitch(widest) ||
       gates_pitch_ % Halves::Pitch(1) != 0) {
@@ -225,7 +195,7 @@ RnnStatus BackwardProducts::Inputs(
   const int64_t width = spec_.layer_input_size(l);
   if (HalvesInputs(l)) {
     CRNN_RETURN_IF_ERROR(halves_->Columns(
-        handles.stream, {}, gate_rows_, width, width, weights[0],
+        handles.stream, {{}, weights[0], width}, gate_rows_, width,
         /*factors=*/nullptr, column_powers_, Halves::Pitch(width), weights_));
     return MultiplyHalves(
         handles, rows_, width, gate_rows_, OfGates(gates[0], 0),
@@ -240,10 +210,9 @@ RnnStatus BackwardProducts::Inputs(
   return {};
 }
 
-RnnStatus BackwardProducts::MakeOperand(const Handles& handles,
-                                        const Sequences& sequences, int64_t d,
+RnnStatus BackwardProducts::MakeOperand(const Handles& handles, int64_t d,
                                         void* gates, int64_t width,
-                                        int64_t pitch, const void* values,
+                                        const StepRows& values, void* room,
                                         Factor* operand) const {
   if (halves_) {
     void* const to = operand_ != nullptr
@@ -251,17 +220,16 @@ RnnStatus BackwardProducts::MakeOperand(const Handles& handles,
                          : static_cast<uint16_t*>(gates) + gates_pitch_;
     *operand = {to,
                 operand_ != nullptr ? Halves::Pitch(width) : 2 * gates_pitch_};
-    return halves_->Columns(handles.stream, sequences, rows_, width, pitch,
-                            values, step_powers_[d], column_powers_,
-                            operand->pitch, to);
+    return halves_->Columns(handles.stream, values, rows_, width,
+                            step_powers_[d], column_powers_, operand->pitch,
+                            to);
   }
-  if (IsTransposed(width)) {
-    *operand = {operand_, TransposedPitch(), /*is_transposed=*/true};
-    return auxiliary_.CopySteps(handles.stream, sequences, width, pitch, values,
-                                operand->pitch, operand_);
+  if (!values.are_before && values.sequences.lengths == nullptr) {
+    *operand = {values.numbers, values.pitch};
+    return {};
   }
-  *operand = {values, pitch};
-  return {};
+  *operand = {room, width};
+  return auxiliary_.CopySteps(handles.stream, values, width, room);
 }
 
 RnnStatus BackwardProducts::Gates(const Handles& handles, int64_t m, int64_t n,
@@ -284,7 +252,7 @@ RnnStatus BackwardProducts::Matrix(const Handles& handles, int64_t m, int64_t n,
   of_products.stride = of_part * of_products.pitch;
   CRNN_RETURN_IF_ERROR(Multiply(
       handles.blas, halved ? kHalfProducts : type(), m, n, of_part, of_products,
-      {operand.numbers, operand.pitch, operand.is_transposed,
+      {operand.numbers, operand.pitch, /*is_transposed=*/false,
        of_part * operand.pitch},
       parts == 1 ? Product{gradient, dtype, n}
                  : Product{parts_, SumType(dtype), n, false, m * n},

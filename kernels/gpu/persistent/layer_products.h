@@ -34,14 +34,11 @@ class LayerProducts {
   // Tells whether operands are in float16, and differ from direction to
   // direction, since the powers of the gates' steps do.
   bool halves() const { return halves_ != nullptr; }
-  // Tells whether the gradient of a matrix with so many columns reads an
-  // operand that is transposed.
-  bool IsTransposed(int64_t columns) const;
   // Tells whether the gradient of the lowest input matrix would read padding in
   // the input, which may hold anything, where it is.
   bool ReadsPadding() const {
     return problem_.has_sequence_lengths && spec_.has_input_weights(0) &&
-           !halves_ && !IsTransposed(spec_.input_size);
+           !halves_;
   }
 
  protected:
@@ -51,9 +48,6 @@ class LayerProducts {
   }
   // The columns of the widest matrix of the input side.
   int64_t WidestInput() const;
-  // The length of a transposed operand's rows, which TF32 products want
-  // aligned.
-  int64_t TransposedPitch() const { return CeilDiv<int64_t>(rows_, 32) * 32; }
   // Returns the number of parts that the sum over all steps is divided into for
   // the gradient of a matrix, [m, n].
   int64_t PartsOfSum(int64_t m, int64_t n) const;
@@ -122,14 +116,13 @@ class BackwardProducts : public LayerProducts {
                    const std::array<const void*, kMaxDirs>& weights,
                    void* input_backprop) const;
 
-  // Sets `operand` to values, [rows, width], with rows that are `pitch`
-  // numbers apart, as products with the gates of direction `d` over all steps
-  // read them. Padding counts as zero if `sequences` has lengths, unless the
-  // values are read in place. Those in float16 are multiplied by the powers
-  // of the gates' steps.
-  RnnStatus MakeOperand(const Handles& handles, const Sequences& sequences,
-                        int64_t d, void* gates, int64_t width, int64_t pitch,
-                        const void* values, Factor* operand) const;
+  // Sets `operand` to values, [rows, width], as products with the gates of
+  // direction `d` over all steps read them. Those in float16 are multiplied by
+  // the powers of the gates' steps; others that cannot be read where they are
+  // are copied to `room`.
+  RnnStatus MakeOperand(const Handles& handles, int64_t d, void* gates,
+                        int64_t width, const StepRows& values, void* room,
+                        Factor* operand) const;
   // Computes the gradient of a matrix, [m, n], whose rows stand for gates
   // from `gate` on.
   RnnStatus Gates(const Handles& handles, int64_t m, int64_t n,
@@ -152,8 +145,8 @@ class BackwardProducts : public LayerProducts {
 
   // The parts of a product over all steps.
   void* parts_;
-  // What a product over all steps reads, if it is transposed or in float16;
-  // null if it is where halved gates leave half of their memory free.
+  // What a product over all steps reads in float16; null if it is where halved
+  // gates leave half of their memory free.
   void* operand_ = nullptr;
   // Of operands in float16, a layer's input matrix, where the gradient of its
   // input reads one, and the powers of the gates' steps and of the other

@@ -105,11 +105,12 @@ Estimate Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
   return all;
 }
 
-Network::Network(const RnnProblem& problem, bool allow_tf32)
+Network::Network(const RnnProblem& problem, bool allow_tf32,
+                 const LeastSizes& least)
     : problem_(problem),
       item_(static_cast<int64_t>(SizeOf(problem.dtype))),
       sum_(static_cast<int64_t>(SizeOf(SumType(problem.dtype)))),
-      auxiliary_(problem_),
+      auxiliary_(problem_, least),
       rows_(problem.max_time * problem.batch_size),
       products_(problem_, allow_tf32, auxiliary_) {}
 
@@ -119,9 +120,10 @@ RnnStatus Network::Compile() {
 }
 
 RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
-                                 std::unique_ptr<const Engine>* network) {
+                                 std::unique_ptr<const Engine>* network,
+                                 const LeastSizes& least) {
   CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
-  std::unique_ptr<Network> made(new Network(problem, allow_tf32));
+  std::unique_ptr<Network> made(new Network(problem, allow_tf32, least));
   CRNN_RETURN_IF_ERROR(
       StepLoop::Get(problem, allow_tf32, &made->loop_.emplace()));
   CRNN_RETURN_IF_ERROR(made->Compile());
@@ -131,9 +133,10 @@ RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
 
 RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
                           const DeviceLimits& limits, Estimate* estimate,
-                          std::unique_ptr<const Engine>* network) {
+                          std::unique_ptr<const Engine>* network,
+                          const LeastSizes& least) {
   CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
-  std::unique_ptr<Network> made(new Network(problem, allow_tf32));
+  std::unique_ptr<Network> made(new Network(problem, allow_tf32, least));
   CRNN_RETURN_IF_ERROR(made->Compile());
   const auto get_forward = [&](int64_t num_layers, Division* division) {
     return Kernel::Get({problem, allow_tf32, /*is_backward=*/false,

@@ -36,12 +36,14 @@ class Network : public Engine {
   // the estimate is corrected.
   static RnnStatus Create(const RnnProblem& problem, bool allow_tf32,
                           const DeviceLimits& limits, Estimate* estimate,
-                          std::unique_ptr<const Engine>* network);
+                          std::unique_ptr<const Engine>* network,
+                          const LeastSizes& least = {});
   // Makes a network that enqueues the steps of its layers one by one, for any
   // problem that a StepLoop can run. A pass reads what any other network
   // has left of the same problem.
   static RnnStatus CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
-                                 std::unique_ptr<const Engine>* network);
+                                 std::unique_ptr<const Engine>* network,
+                                 const LeastSizes& least = {});
 
   RnnBufferSizes sizes() const override;
   // A graph of many steps that are enqueued one by one would have several nodes
@@ -67,7 +69,7 @@ class Network : public Engine {
   struct BackwardWorkspace;
   struct BackwardPass;
 
-  Network(const RnnProblem& problem, bool allow_tf32);
+  Network(const RnnProblem& problem, bool allow_tf32, const LeastSizes& least);
 
   template <typename Buffers>
   void SetDirection(int64_t pseudo_layer, const Buffers& buffers, void* gates,

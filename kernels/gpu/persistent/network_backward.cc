@@ -36,23 +36,23 @@ struct Network::BackwardPass {
   // share a product.
   RnnStatus RecurrentWeights(const ParamLayout::PseudoLayer& at, int64_t d,
                              const BackwardArguments& arguments,
-                             void* previous_h) const {
+                             void* room) const {
     const CellKind& kind = spec.kind();
     const int64_t outputs = spec.output_size(), num_gates = kind.num_gates;
     const BackwardDirection& direction = arguments.direction[d];
     const bool has_masks = network.problem_.has_recurrent_dropout();
-    const Sequences sequences = WithoutLengths(arguments.sequences);
+    const StepRows previous_h = Auxiliary::StatesBefore(
+        arguments.sequences, d, direction.output, arguments.output_stride,
+        direction.first_h, arguments.state_stride);
     Factor operand = {};
-    const auto make_operand = [&](const void* values, int64_t pitch) {
-      return products.MakeOperand(handles, sequences, d, direction.gates,
-                                  outputs, pitch, values, &operand);
+    const auto make_operand = [&](const StepRows& values) {
+      return products.MakeOperand(handles, d, direction.gates, outputs, values,
+                                  room, &operand);
     };
-    CRNN_RETURN_IF_ERROR(auxiliary.Enqueue(
-        "shift_states", handles.stream, GridOver(network.rows_ * 32),
-        Auxiliary::Unordered(arguments.sequences), network.rows_,
-        static_cast<int>(outputs), d == 1, direction.output,
-        arguments.output_stride, direction.first_h, arguments.state_stride,
-        previous_h));
+    if (has_masks) {
+      CRNN_RETURN_IF_ERROR(
+          auxiliary.CopySteps(handles.stream, previous_h, outputs, room));
+    }
     for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
       void* const gradient =
           network.At(buffers.params_backprop,
@@ -60,8 +60,9 @@ struct Network::BackwardPass {
       const bool is_joint = gate < kind.joint_gates;
       if (!is_joint && kind.resets_before) {
         CRNN_RETURN_IF_ERROR(
-            make_operand(network.At(direction.gates, num_gates * units),
-                         network.slots_ * units));
+            make_operand({WithoutLengths(arguments.sequences),
+                          network.At(direction.gates, num_gates * units),
+                          network.slots_ * units}));
         return products.Gates(handles, units, outputs, direction.gates, gate,
                               operand, gradient);
       }
@@ -70,13 +71,15 @@ struct Network::BackwardPass {
         count = 1;
         CRNN_RETURN_IF_ERROR(network.loop_->MaskStates(
             handles.stream, *workspace.step_memory, arguments.sequences, d,
-            gate, previous_h, workspace.masked_h));
+            gate, room, workspace.masked_h));
       } else {
         count = is_joint ? kind.joint_gates : 1;
       }
-      if (has_masks || gate == 0) {
-        CRNN_RETURN_IF_ERROR(
-            make_operand(has_masks ? workspace.masked_h : previous_h, outputs));
+      if (has_masks) {
+        CRNN_RETURN_IF_ERROR(make_operand({WithoutLengths(arguments.sequences),
+                                           workspace.masked_h, outputs}));
+      } else if (gate == 0) {
+        CRNN_RETURN_IF_ERROR(make_operand(previous_h));
       }
       CRNN_RETURN_IF_ERROR(products.Gates(handles, count * units, outputs,
                                           direction.gates, slot, operand,
@@ -175,8 +178,9 @@ struct Network::BackwardPass {
   }
   RnnStatus Params(int64_t l, const BackwardArguments& arguments) const {
     // Padding in our own input holds zeros.
-    const Sequences sequences =
-        l == 0 ? arguments.sequences : WithoutLengths(arguments.sequences);
+    const Sequences sequences = l == 0
+                                    ? Auxiliary::Unordered(arguments.sequences)
+                                    : WithoutLengths(arguments.sequences);
     const void* input = buffers.input;
     if (l > 0) {
       // The last layer's gates have not been read yet.
@@ -193,15 +197,9 @@ struct Network::BackwardPass {
       input = RoomOf(l);
     }
     const int64_t input_size = spec.layer_input_size(l);
-    if (l == 0 && products.ReadsPadding()) {
-      // The gradient of the input takes this place when the copy has been read.
-      void* const copy =
-          products.HasInputs(l) ? buffers.input_backprop : RoomOf(l);
-      CRNN_RETURN_IF_ERROR(auxiliary.CopySteps(handles.stream, sequences,
-                                               input_size, input_size, input,
-                                               /*to_pitch=*/0, copy));
-      input = copy;
-    }
+    // The gradient of the input takes this place when a copy has been read.
+    void* const room =
+        products.HasInputs(l) ? buffers.input_backprop : RoomOf(l);
     const auto pseudo_layer = [&](int64_t d) -> auto& {
       return layout.pseudo_layer(l * spec.num_dirs() + d);
     };
@@ -212,8 +210,8 @@ struct Network::BackwardPass {
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
         if (d == 0 || network.products_.halves()) {
           CRNN_RETURN_IF_ERROR(products.MakeOperand(
-              handles, sequences, d, arguments.direction[d].gates, input_size,
-              input_size, input, &operand));
+              handles, d, arguments.direction[d].gates, input_size,
+              {sequences, input, input_size}, room, &operand));
         }
         CRNN_RETURN_IF_ERROR(
             products.Gates(handles, spec.num_gates() * units, input_size,
@@ -237,9 +235,10 @@ struct Network::BackwardPass {
       const int slots = auxiliary.slots, gates = auxiliary.gates;
       CRNN_RETURN_IF_ERROR(auxiliary.Enqueue(
           "sum_biases", handles.stream,
-          {CeilDiv(slots * auxiliary.units, 32), 32, 8}, workspace.bias_sums[d],
-          network.BiasRows(), auxiliary.units, gates, slots,
-          (spec.kind().splits_gate() ? slots : gates) - 1,
+          {CeilDiv(slots * auxiliary.units, 32), 32,
+           std::clamp(static_cast<int>(network.BiasRows()) / 8, 8, 32)},
+          workspace.bias_sums[d], network.BiasRows(), auxiliary.units, gates,
+          slots, (spec.kind().splits_gate() ? slots : gates) - 1,
           network.Param(buffers.params_backprop, at.input_bias),
           network.Param(buffers.params_backprop, at.recurrent_bias)));
     }

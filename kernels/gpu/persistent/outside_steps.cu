@@ -41,12 +41,11 @@ extern "C" __global__ void compute_h(const Sequences all, Index rows, int units,
 // Computes the sums of parts of the rows, [parts, kVectors, units], after the
 // backward pass of a direction. A part has every row whose number leaves the
 // same remainder. The sequences have no order.
-extern "C" __global__ void sum_vectors(const Sequences all,
-                                       const BackwardDirection my,
-                                       int is_reversed, int units,
-                                       Index cell_stride, float clip, int parts,
-                                       Sum* sums) {
+extern "C" __global__ void sum_vectors(const StepRows cells_before,
+                                       const BackwardDirection my, int units,
+                                       float clip, int parts, Sum* sums) {
   const Functions functions = {clip};
+  const Sequences& all = cells_before.sequences;
   const Index rows = static_cast<Index>(all.batch) * all.steps;
   for (Index i = FirstIndex(); i < parts * units; i += IndexStep()) {
     const int part = static_cast<int>(i) / units;
@@ -64,8 +63,7 @@ extern "C" __global__ void sum_vectors(const Sequences all,
       for (int slot = 0; slot < kSlots; ++slot) {
         dz[slot] = ToFloat(gates[(row * kSlots + slot) * units + unit]);
       }
-      const Item* const before = StateBefore(all, row, is_reversed, my.cells,
-                                             units, my.first_c, cell_stride);
+      const Item* const before = RowOf(cells_before, row);
       const Item* const cells = static_cast<const Item*>(my.cells);
       CellType::VectorGradients(
           functions, dz, ToFloat(cells[row * units + unit]),

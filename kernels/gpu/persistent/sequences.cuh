@@ -7,6 +7,7 @@
 #include "items.cuh"
 
 using cudnn_rnn_tf::persistent::Sequences;
+using cudnn_rnn_tf::persistent::StepRows;
 
 // Returns the row of a step in the buffers.
 static long long RowOfTime(const Sequences& all, long long time, long long b) {
@@ -71,22 +72,23 @@ struct Sequence {
   }
 };
 
-// Returns where the state before the step in a row is: among `states`, those
-// after each step, whose rows are `pitch` numbers apart, or among the first
-// states, `stride` apart. It is null where a sequence starts anew, and past its
-// end.
-[[maybe_unused]] static const Item* StateBefore(
-    const Sequences& all, long long row, bool is_reversed, const void* states,
-    long long pitch, const void* first, long long stride) {
+// Returns where a step's numbers are, or null if they are zeros.
+[[maybe_unused]] static const Item* RowOf(const StepRows& rows, long long row) {
+  const Sequences& all = rows.sequences;
+  const auto numbers = static_cast<const Item*>(rows.numbers);
+  if (all.lengths == nullptr && !rows.are_before) {
+    return numbers + row * rows.pitch;
+  }
   const Step at = StepOfRow(all, static_cast<int>(row));
   const Sequence sequence(all, at.b);
-  const int step = is_reversed ? sequence.length - 1 - at.time : at.time;
-  if (at.time >= sequence.length || StartsAnew(all, step, row, is_reversed)) {
-    return nullptr;
-  }
-  return step == 0 ? static_cast<const Item*>(first) + at.b * stride
-                   : static_cast<const Item*>(states) +
-                         sequence.RowAt(all, step - 1, is_reversed) * pitch;
+  const int step = sequence.TimeOf(at.time, rows.is_reversed);
+  if (at.time >= sequence.length) return nullptr;
+  if (!rows.are_before) return numbers + row * rows.pitch;
+  if (StartsAnew(all, step, row, rows.is_reversed)) return nullptr;
+  return step == 0
+             ? static_cast<const Item*>(rows.first) + at.b * rows.first_pitch
+             : numbers +
+                   sequence.RowAt(all, step - 1, rows.is_reversed) * rows.pitch;
 }
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_SEQUENCES_CUH_
