@@ -54,7 +54,7 @@ def assert_same_bits(results, expected):
 def assert_is_ops(case, results, expected):
     """Asserts that results are the op's: to the bit, if it packs its weights as a predictor does.
 
-    In inference, it does but for what MultipliesInPlace in kernels/cpu/weights.h leaves out.
+    In inference, it does but for what FactorForms in kernels/cpu/cpu_plan.h leaves in place.
     """
     packs = results[0].dtype.itemsize < 4 or case.max_time * case.batch_size > 16
     if packs:

@@ -28,7 +28,7 @@ void BackwardPass<T>::Add(const CpuReserve<T>& reserve, Arena* arena,
     layer.index = index;
     LayOut(reserve, arena, &layer);
     layer.output_backprop = output_backprop;
-    layer.input = InputOf(index, buffers_.input, reserve, arena, schedule);
+    layer.input = InputOf(index, reserve, arena, schedule);
     if (index > 0) {
       layer.input_backprop = {between[(index - 1) % 2], layer_out_};
     } else {

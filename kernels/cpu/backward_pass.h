@@ -16,7 +16,7 @@ class BackwardPass : public CpuNetwork {
  public:
   BackwardPass(const CpuPlan& plan, const Division& division,
                const PackedRows& rows, const RnnBackwardBuffers& buffers)
-      : CpuNetwork(plan, division, rows, buffers.seed), buffers_(buffers) {}
+      : CpuNetwork(plan, division, rows, buffers), buffers_(buffers) {}
 
   // Adds the pass to the schedule, as ForwardPass::Add does.
   void Add(const CpuReserve<T>& reserve, Arena* arena, Schedule* schedule);

@@ -31,16 +31,17 @@ CpuReserve<T>::CpuReserve(const RnnProblem& problem, Arena* arena) {
 }
 
 CpuNetwork::CpuNetwork(const CpuPlan& plan, const Division& division,
-                       const PackedRows& rows, const uint64_t seed[2])
+                       const PackedRows& rows, const RnnBuffers& buffers)
     : plan_(plan),
       problem_(plan.problem),
       spec_(problem_.spec),
       cell_(spec_.kind()),
       rows_(rows),
       tensors_(problem_, rows),
-      masks_(problem_, rows, seed),
+      masks_(problem_, rows, buffers.seed),
       division_(division),
       forms_(plan.forms),
+      input_(buffers.input),
       strands_(rows.Strands(division_.strands)),
       batch_(problem_.batch_size),
       max_rows_(problem_.max_time * batch_),

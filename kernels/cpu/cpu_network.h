@@ -18,7 +18,6 @@
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/schedule.h"
 #include "kernels/cpu/simd_kernels.h"
-#include "kernels/cpu/weights.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -62,10 +61,9 @@ struct CpuReserve {
 class CpuNetwork {
  public:
   // Work is added to a schedule of the division's threads, since the size of
-  // the working memory depends on it. All but the seed must outlive this
-  // object.
+  // the working memory depends on it. All arguments must outlive this object.
   CpuNetwork(const CpuPlan& plan, const Division& division,
-             const PackedRows& rows, const uint64_t seed[2]);
+             const PackedRows& rows, const RnnBuffers& buffers);
 
  protected:
   using Strand = PackedRows::Strand;
@@ -219,10 +217,9 @@ class CpuNetwork {
   }
   // Returns what a layer reads, to which this adds dropout.
   template <typename T>
-  StoredRows<T> InputOf(int64_t layer, const void* input,
-                        const CpuReserve<T>& reserve, Arena* arena,
-                        Schedule* schedule) const {
-    if (layer == 0) return tensors_.Sequences<T>(input, spec_.input_size);
+  StoredRows<T> InputOf(int64_t layer, const CpuReserve<T>& reserve,
+                        Arena* arena, Schedule* schedule) const {
+    if (layer == 0) return tensors_.Sequences<T>(input_, spec_.input_size);
     const T* numbers = reserve.outputs[layer - 1];
     if (masks_.DropsInput(layer)) {
       T* const dropped = arena->Take<T>(max_rows_ * layer_out_);
@@ -269,6 +266,7 @@ class CpuNetwork {
   const Masks masks_;
   const Division& division_;
   const FactorForms& forms_;
+  const void* const input_;
   const std::vector<Strand> strands_;
   const int64_t batch_, max_rows_, gates_, units_, out_, layer_out_, dirs_;
   const bool has_slot_ = cell_.num_slots > cell_.num_gates;  // After the gates.

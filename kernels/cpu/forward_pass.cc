@@ -19,15 +19,14 @@ void ForwardPass<T>::Add(const CpuReserve<T>& reserve,
     } else {
       std::copy_n(packed + index * dirs_, dirs_, layer.weights);
     }
-    layer.input = InputOf(index, buffers_.input, reserve, arena, schedule);
+    layer.input = InputOf(index, reserve, arena, schedule);
     LayOut(reserve, arena, &layer);
     if (reserve.outputs[index] != nullptr) {
-      layer.outputs[layer.num_outputs++] = {{reserve.outputs[index]},
-                                            layer_out_};
+      layer.outputs.push_back({{reserve.outputs[index]}, layer_out_});
     }
     if (index + 1 == spec_.num_layers) {
-      layer.outputs[layer.num_outputs++] =
-          tensors_.Sequences<T>(buffers_.output, layer_out_);
+      layer.outputs.push_back(
+          tensors_.Sequences<T>(buffers_.output, layer_out_));
     }
     layer.input_rows = strand_rows_;
     for (auto& rows : layer.input_rows) {
@@ -110,7 +109,7 @@ void ForwardPass<T>::AddGroup(const Group& group, Schedule* schedule) const {
 // them.
 template <typename T>
 void ForwardPass<T>::Begin(const Group& group) const {
-  const DestinationRows<T>& output = group.layer->outputs[0];
+  const DestinationRows<T>& output = group.layer->outputs.front();
   DrawMasks(group, group.masks);
   if (problem_.has_resets && problem_.is_training &&
       group.strand == strands_.data()) {

@@ -18,7 +18,7 @@ class ForwardPass : public CpuNetwork {
  public:
   ForwardPass(const CpuPlan& plan, const Division& division,
               const PackedRows& rows, const RnnForwardBuffers& buffers)
-      : CpuNetwork(plan, division, rows, buffers.seed), buffers_(buffers) {}
+      : CpuNetwork(plan, division, rows, buffers), buffers_(buffers) {}
 
   // Adds the pass to the schedule and takes its workspace from the arena. This
   // object, and what all arguments refer to, must live until the schedule has
@@ -56,8 +56,7 @@ class ForwardPass : public CpuNetwork {
     std::vector<std::vector<int64_t>> input_rows;
     // Outputs are written to each of these: for the next layer or the backward
     // pass, and for the caller.
-    DestinationRows<T> outputs[2];
-    int num_outputs = 0;
+    std::vector<DestinationRows<T>> outputs;
     CpuForwardWeights<T> weights[2];  // By direction.
     std::vector<Group> groups;
   };

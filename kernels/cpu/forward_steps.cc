@@ -74,8 +74,8 @@ void ForwardPass<T>::FinishStates(const Group& group, const Step& step,
   const int64_t next = step.number + 1;
   T* const h = group.h[next % 2] + r * h_stride_ + first;
   const int64_t row = group.strand->Row(step.time, r);
-  for (int i = 0; i < group.layer->num_outputs; ++i) {
-    group.layer->outputs[i][row].From(group.dir * out_ + first).Write(n, h);
+  for (const DestinationRows<T>& output : group.layer->outputs) {
+    output[row].From(group.dir * out_ + first).Write(n, h);
   }
   if (rows_.StartsAnew(group.strand->Position(r), group.Time(next),
                        group.dir)) {

@@ -12,7 +12,7 @@
 //     the states that each recurrent matrix reads, with
 //     RnnSpec::kRecurrentDropoutLayer as their layer;
 //   for zoneout [L * D, 2, T, B, H], of h and of c, with
-//   RnnSpec::kZoneoutLayer.
+//     RnnSpec::kZoneoutLayer.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_MASKS_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_MASKS_H_
 

@@ -88,9 +88,8 @@ def test_arithmetic_holds(tmp_path):
 def test_many_threads_share_the_work(tmp_path):
     """Every piece of work is done once and in order, with any number of threads."""
     names = ("division", "packed_rows", "product", "right_matrix", "schedule")
-    names += ("simd_dispatch", "simd_kernels", "weights")
-    sources = [f"kernels/cpu/{name}.cc" for name in names]
-    sources += ["kernels/rnn_spec.cc", "kernels/param_layout.cc"]
+    names += ("simd_dispatch", "simd_kernels")
+    sources = [*(f"kernels/cpu/{name}.cc" for name in names), "kernels/rnn_spec.cc"]
     options = ("-DCRNN_SIMD_NAME=baseline", "-DCRNN_SIMD_BYTES=16", *ONE_CELL)
     executable = compiled(tmp_path, "work_of_many_threads", sources, *options)
     check_program(executable)
