@@ -58,8 +58,8 @@ struct StepMove {
   const int64_t* places = nullptr;  // As in MaskedSteps.
   const int64_t* steps = nullptr;
   const void* from = nullptr;
-  // Places without a step get zeros. If every step keeps its place, this may be
-  // `from`.
+  // Places without a step get zeros. On CPUs, if every step keeps its place,
+  // this may be `from`, and what is masked stays.
   void* to = nullptr;
 
   int64_t RowAt(int64_t b, int64_t time) const {

@@ -75,6 +75,7 @@ std::string RnnProblem::Text() const {
           std::to_string(max_time) + ", batch " + std::to_string(batch_size) +
           (time_major ? ", time-major" : ", batch-major");
   if (has_sequence_lengths) text += ", with sequence lengths";
+  if (has_resets) text += ", with resets";
   return text + (is_training ? ", training" : ", inference");
 }
 

@@ -1,4 +1,4 @@
-// The interface of a backend, which is all that the OpKernels know of it.
+// The interface of a backend. Only weights that CPU ops keep are known besides.
 #ifndef CUDNN_RNN_TF_KERNELS_RNN_BACKEND_H_
 #define CUDNN_RNN_TF_KERNELS_RNN_BACKEND_H_
 
@@ -92,7 +92,7 @@ struct RnnProblem {
   // Returns what is wrong with the network or with these sizes, or an empty
   // string. In a valid problem, no size of a buffer overflows.
   std::string Error() const;
-  // Describes the problem by what is not as it is by default.
+  // Describes the network by what is not as it is by default, and its sizes.
   std::string Text() const;
   bool has_dropout_between_layers() const {
     return is_training && spec.dropout > 0.0f && spec.num_layers > 1;

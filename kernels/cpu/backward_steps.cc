@@ -211,7 +211,7 @@ void BackwardPass<T>::RunCells(const Group& group, const Step& step, int64_t r,
     rounded.From(gate * units_ + unit)
         .Write(n, is_split ? at.last_slot : at.gates + gate * units_);
   }
-  // The last segment is padded by fewer columns than one number would be.
+  // Products read whole blocks of numbers, up to PaddedDepth.
   if (unit + n == units_) {
     std::fill_n(rounded.Halves() + gates_, PaddedDepth(1), uint16_t{0});
   }

@@ -31,9 +31,9 @@ class CallerTensors {
     }
   }
 
-  // Return a tensor of any shape; sequences with rows of n numbers, by packed
-  // row, of which padding has none; and states, by the number of a state among
-  // those of all pseudo-layers, [L * D, B].
+  // Return views: of a tensor of any shape; of sequences, whose rows have n
+  // numbers, by packed row (padding has none); and of states, by the state's
+  // number in [L * D, B], which has those of all pseudo-layers.
   template <typename T, typename Data>
   auto Numbers(Data* tensor) const {
     using Number = std::conditional_t<std::is_const_v<Data>, const T, T>;

@@ -131,8 +131,8 @@ void ForwardPass<T>::RunRows(const Group& group, const Step& step,
           [&](int64_t r) { RunCells(group, step, r, /*unit=*/0, units_); });
 }
 
-// Those of a GRU whose reset gate acts before the product: what the candidate's
-// matrix reads, and then the candidate and the cells.
+// A GRU whose reset gate acts before the product has these phases: first what
+// the candidate's matrix reads, then the candidate and the cells.
 template <typename T>
 void ForwardPass<T>::RunResets(const Group& group, const Step& step,
                                int64_t part) const {

@@ -1,5 +1,5 @@
-// The steps of the cells of layer_norm.h on vectors: see CellKernels. Only
-// simd_kernels.cc includes this file.
+// The steps of the cells of layer_norm.h on vectors: see CellKernels. In
+// the package, only simd_kernels.cc includes this file.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_NORM_LOOPS_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_NORM_LOOPS_H_
 
@@ -184,6 +184,8 @@ CRNN_INLINES_ALL void NormBackward(int64_t n, const CellRow<T>& given) {
 template <typename T, typename Cell, typename Functions>
 constexpr CellKernels<T> KernelsOf() {
   static_assert(Cell::kGates <= kMostGates);
+  // A step has either these phases or those of a projection, which c allows.
+  static_assert(!Cell::kHasC || !Cell::kResetsBefore);
   CellKernels<T> kernels = {};
   if constexpr (Cell::kNorms > 0) {
     kernels.forward = NormForward<T, Cell, Functions>;

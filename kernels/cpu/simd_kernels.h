@@ -46,8 +46,8 @@ struct CellRow {
 
 // The step of one kind of cell, for n units of a row. Forward passes overwrite
 // the inputs of the gates with what a backward pass reads, and backward passes
-// overwrite that with the inputs' gradients. Cell states are stored unclipped,
-// but with zoneout, and clipped when they are read.
+// overwrite that with the inputs' gradients. Cell states are stored unclipped
+// and clipped when they are read; with zoneout, they are stored clipped.
 template <typename T>
 struct CellKernels {
   // On entry, slots that other gates have no matrix for hold their products

@@ -112,8 +112,11 @@ struct Network::BackwardPass {
   void* OutputsOf(int64_t l) const {
     if (!auxiliary.remakes_outputs) return reserve.layers[l].output;
     if (l + 2 < spec.num_layers) return reserve.layers[l + 2].gates[0];
-    return network.At(reserve.layers[l + 1].cells[0],
-                      -network.rows_ * spec.layer_output_size());
+    constexpr int64_t kAlign = Arena::kAlign;
+    return reserve.layers[l + 1].cells[0] -
+           CeilDiv(network.rows_ * spec.layer_output_size() * network.item_,
+                   kAlign) *
+               kAlign;
   }
 
   // Returns what the backward kernel reads and writes for layer `l`.
