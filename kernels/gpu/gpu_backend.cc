@@ -115,6 +115,7 @@ RnnStatus GpuBackend::FetchLengths(const RnnProblem& problem,
   std::vector<int64_t> copied(problem.batch_size);
   CRNN_RETURN_IF_ERROR(CopyToHost(stream(), lengths->on_device, copied.data(),
                                   copied.size() * sizeof(copied[0])));
+  host_lengths_.clear();
   // A length that does not fit 32 bits is clamped and then found out of range.
   for (const int64_t length : copied) {
     host_lengths_.push_back(static_cast<int32_t>(

@@ -39,8 +39,9 @@ void GraphCache::Count(const std::string& key,
   Entry* const entry = passes_.Find(key);
   // Meanwhile, other passes may have pushed this one out.
   if (entry == nullptr || entry->graph != graph) return;
-  bytes_ += graph->bytes() - entry->bytes;
-  entry->bytes = graph->bytes();
+  const auto bytes = graph->bytes();  // Another thread may add to it.
+  bytes_ += bytes - entry->bytes;
+  entry->bytes = bytes;
   passes_.VisitFromOldest([&](Entry& oldest) {
     if (bytes_ <= kMaxBytes) return false;
     if (oldest.bytes == 0 || &oldest == entry) return true;

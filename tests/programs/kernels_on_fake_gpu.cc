@@ -178,6 +178,8 @@ void CheckDivisions() {
   for (const NamedGpu& gpu : kKnownGpus) {
     const int largest_cluster = gpu.limits.known().largest_cluster;
     for (int i = 0; i < 50; ++i) {
+      DeviceLimits limits = gpu.limits;
+      if (i % 4 == 3) limits.multiprocessors = 1 + i % 9;  // Small GPUs.
       KernelRequest request = {
           {}, /*allow_tf32=*/i % 4 < 2, false, i % 5 == 0 ? 3 : 1};
       request.problem.dtype =
@@ -189,20 +191,20 @@ void CheckDivisions() {
       for (const bool is_backward : {false, true}) {
         request.is_backward = is_backward;
         for (const persistent::Division& division :
-             persistent::Divisions(request, gpu.limits)) {
+             persistent::Divisions(request, limits)) {
           const persistent::Shape& shape = division.shape;
           Check(shape.team <= (shape.is_cluster ? largest_cluster
-                                                : gpu.limits.multiprocessors),
+                                                : limits.multiprocessors),
                 "a team's size");
           // By this, the host limits steps to what a block can count.
           Check(shape.block_units <= request.units() + 7, "a block's units");
-          Check(shape.shared_bytes(is_backward) <= gpu.limits.shared_bytes,
+          Check(shape.shared_bytes(is_backward) <= limits.shared_bytes,
                 "shared memory");
           const int tiles = shape.warp_tiles(is_backward);
           const int warps = (shape.warps + 3) / 4 * 4;
-          Check(32 * warps * 8 * tiles * shape.resident_pairs <
-                    gpu.limits.registers,
-                "registers");
+          Check(
+              32 * warps * 8 * tiles * shape.resident_pairs < limits.registers,
+              "registers");
         }
       }
     }

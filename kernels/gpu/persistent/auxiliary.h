@@ -15,16 +15,14 @@ namespace persistent {
 // The least sizes of networks that gain by other ways to compute, measured on
 // an H200. Tests take smaller ones.
 struct LeastSizes {
-  // An h of inner layers that follows from its step's gates and c alone is not
-  // kept but computed again. In small layers, that would take a larger part of
-  // a pass, and there is memory enough.
+  // An h of inner layers that follows from its step's gates and c is computed
+  // again, not kept. In small layers, that takes a larger part of a pass, and
+  // there is memory enough.
   int64_t remade_units = 1024, remade_bytes = int64_t{64} << 20;
-  // Products over all steps, in TF32, took half the time with operands in
-  // float16, and LSTMs of 256 to 1500 units 0.77 to 0.98 of the time in
-  // training. Making the operands takes longer than that saves if the largest
-  // matrix has few weights, or its product over all steps few multiplications:
-  // LSTMs of 64 units took 1.19 times as long, and of 256 units with 16
-  // sequences 1.01 times.
+  // With operands in float16, TF32's products over all steps took half as long,
+  // and training LSTMs of 256 to 1500 units 0.77 to 0.98 times. Few weights or
+  // multiplications do not pay for making operands: LSTMs of 64 units took 1.19
+  // times as long, and those of 256 units with 16 sequences 1.01 times.
   int64_t halved_weights = int64_t{1} << 17;
   int64_t halved_products = int64_t{1} << 29;
 };

@@ -54,7 +54,7 @@ std::vector<std::pair<int, bool>> Teams(const DeviceLimits& gpu) {
   }
   for (const int team : {8, 12, 16}) teams.emplace_back(team, false);
   for (int at_once = largest_cluster == 1 ? 10 : 6; at_once >= 1; --at_once) {
-    teams.emplace_back(gpu.multiprocessors / at_once, false);
+    teams.emplace_back(std::max(1, gpu.multiprocessors / at_once), false);
   }
   return teams;
 }

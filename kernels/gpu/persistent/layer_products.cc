@@ -9,8 +9,7 @@ namespace persistent {
 namespace {
 
 // Products are computed in tiles of about this many rows and columns. A product
-// over all steps is divided into parts if it has few tiles; together, they have
-// as many as the multiprocessors of a GPU.
+// over all steps is divided into parts, which together have as many tiles.
 constexpr int64_t kTileSize = 64, kMostTiles = 128;
 
 // In float32 without TF32, cuBLAS takes up to 2.2 times as long for a sum over
