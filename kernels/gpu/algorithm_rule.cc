@@ -10,8 +10,8 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// The number of a choice is its place here, from 1 on, and the wish asks for
-// it.
+// The number of a choice is its place here, from 1 on, which reserve spaces and
+// XLA's compiled calls hold, so new ones come last. The wish asks for it.
 struct Numbered {
   RnnAlgorithm wish;
   GpuChoice choice;

@@ -44,9 +44,9 @@ RnnStatus Graph::Launch(CUstream stream, const Addresses& addresses,
       return {};
     }
     const bool makes = may_make && HasRoom();
-    // If there is no memory for another instance, an existing one is used: a
-    // random one, since in a loop over more buffers than there is room for, the
-    // least recently used one would always be the one that is needed next.
+    // Without room for another instance, a random one is used: in a loop over
+    // more buffers than there is room for, the least recently used one would
+    // always be the next that is needed. If making one fails, the last is used.
     const RnnStatus status = makes ? Instantiate(addresses) : RnnStatus();
     if (instances_.empty()) return status;
     instance = makes ? std::prev(instances_.end())

@@ -148,9 +148,8 @@ class BackwardProducts : public LayerProducts {
   // What a product over all steps reads in float16; null if it is where halved
   // gates leave half of their memory free.
   void* operand_ = nullptr;
-  // Of operands in float16, a layer's input matrix, where the gradient of its
-  // input reads one, and the powers of the gates' steps and of the other
-  // operand's columns.
+  // In float16, a layer's input matrix, if its input's gradient reads one, and
+  // the powers of the gates' steps and of the other operand's columns.
   void *weights_ = nullptr, *column_powers_ = nullptr;
   std::array<float*, kMaxDirs> step_powers_ = {};
   // Their product, where its columns are no multiple of those of operands.
