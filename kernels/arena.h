@@ -20,8 +20,7 @@ class Arena {
   template <typename T>
   T* Take(int64_t count) {
     const size_t offset = taken_;
-    taken_ +=
-        (static_cast<size_t>(count) * sizeof(T) + kAlign - 1) / kAlign * kAlign;
+    taken_ += Rounded(static_cast<size_t>(count) * sizeof(T));
     used_ = taken_ > used_ ? taken_ : used_;
     return only_counts() ? nullptr : reinterpret_cast<T*>(base_ + offset);
   }
@@ -46,6 +45,10 @@ class Arena {
   // Every piece begins at a multiple of this many bytes from the buffer's
   // beginning.
   static constexpr size_t kAlign = 256;
+  // Returns what a piece of so many bytes takes.
+  static constexpr size_t Rounded(size_t bytes) {
+    return (bytes + kAlign - 1) / kAlign * kAlign;
+  }
 
  private:
   char* base_;

@@ -36,7 +36,7 @@ struct FactorForms {
   bool rounds_steps = false;
 };
 
-// What all calls of a problem have in common.
+// A plan holds what all calls of a problem have in common.
 struct CpuPlan : RnnPlan {
   // There are `threads` at most, which forward passes may find at hand.
   CpuPlan(const RnnProblem& problem, int64_t threads, bool may_be_at_hand);

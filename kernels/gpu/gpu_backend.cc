@@ -21,7 +21,7 @@ namespace {
 // A number of such bytes is NaN in every type.
 constexpr unsigned char kNanByte = 0xFF;
 
-// What a device keeps from call to call.
+// A device keeps this from call to call.
 struct DeviceState {
   PlanCache plans;
   GraphCache graphs;

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "kernels/arena.h"
-#include "kernels/ceil_div.h"
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/cudnn/description.h"
 #include "kernels/gpu/cudnn/time_major.h"
@@ -124,8 +123,7 @@ class CudnnNetwork : public Engine {
     CRNN_RETURN_IF_ERROR(described_.Build(cudnn, algorithm_, allow_tf32_));
     sizes_.forward_workspace = CudnnForward(described_, {}).arena.used();
     if (!problem_.is_training) return {};
-    sizes_.reserve_space =
-        CeilDiv(described_.reserve_size(), Arena::kAlign) * Arena::kAlign;
+    sizes_.reserve_space = Arena::Rounded(described_.reserve_size());
     sizes_.backward_workspace = CudnnBackward(described_, {}).arena.used();
     return {};
   }

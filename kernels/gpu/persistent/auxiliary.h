@@ -113,7 +113,7 @@ struct Auxiliary : SmallKernels {
   const int gates = static_cast<int>(kind.num_gates);
   const int slots = static_cast<int>(kind.num_slots);
   const int64_t rows = int64_t{batch} * steps;
-  // Whether the outputs of inner layers are not kept.
+  // This tells whether the outputs of inner layers are not kept.
   const bool remakes_outputs =
       problem.is_training && spec.has_c() && kind.num_norms == 0 &&
       spec.num_proj == 0 && !spec.has_zoneout() &&

@@ -9,7 +9,8 @@ namespace persistent {
 namespace {
 
 // Products are computed in tiles of about this many rows and columns. A product
-// over all steps is divided into parts, which together have as many tiles.
+// over all steps that has few tiles is divided into parts, which together have
+// at most so many.
 constexpr int64_t kTileSize = 64, kMostTiles = 128;
 
 // In float32 without TF32, cuBLAS takes up to 2.2 times as long for a sum over

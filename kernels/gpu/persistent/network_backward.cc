@@ -112,11 +112,9 @@ struct Network::BackwardPass {
   void* OutputsOf(int64_t l) const {
     if (!auxiliary.remakes_outputs) return reserve.layers[l].output;
     if (l + 2 < spec.num_layers) return reserve.layers[l + 2].gates[0];
-    constexpr int64_t kAlign = Arena::kAlign;
     return reserve.layers[l + 1].cells[0] -
-           CeilDiv(network.rows_ * spec.layer_output_size() * network.item_,
-                   kAlign) *
-               kAlign;
+           Arena::Rounded(network.rows_ * spec.layer_output_size() *
+                          network.item_);
   }
 
   // Returns what the backward kernel reads and writes for layer `l`.
